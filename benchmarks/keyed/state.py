@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from random import Random
 from statistics import median
-from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from confluent_kafka import Consumer
-from confluent_kafka import TopicPartition as ClientPartition
 
 from benchmarks import stack
+from benchmarks.first_output import FirstOutput
 from benchmarks.keyed.topics import last_values
 from benchmarks.lifecycle.daemon import Daemon, Settings
 from benchmarks.peer_sides.keyed_work import touch
@@ -42,7 +40,7 @@ from headrace.kafka.topic_producer import TopicProducer
 from headrace.sinks.micro_batch import MicroBatch, OffsetRange
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from benchmarks.rounds import Measured, Rounds
@@ -293,9 +291,10 @@ class Stand:
     def restore(self) -> float:
         """Start the daemon without a store, and return MB a second."""
         self._send()
-        arrived = self._first_output()
+        output = self._first_output()
         self._daemon.start()
-        arrived(_RESTORE_TIMEOUT)
+        output.wait(_RESTORE_TIMEOUT)
+        self._require_counts()
         begun, ended = [], []
         for line in self._daemon.log_file.read_text(encoding="utf-8").splitlines():
             found = json.loads(line) if line.startswith("{") else {}
@@ -315,10 +314,11 @@ class Stand:
         time.sleep(_NOTED)
         self._daemon.kill()
         self._send()
-        arrived = self._first_output()
+        output = self._first_output()
         begun = SYSTEM_CLOCK.monotonic()
         self._daemon.start()
-        seconds = round(arrived(_RESTORE_TIMEOUT) - begun, 2)
+        seconds = round(output.wait(_RESTORE_TIMEOUT) - begun, 2)
+        self._require_counts()
         say(f"killed and started again: {seconds} s to the first output")
         return seconds
 
@@ -329,48 +329,9 @@ class Stand:
         producer.flush(Deadline.after(30))
         self._sent += 1
 
-    def _first_output(self) -> Callable[[float], float]:
-        """Begin to watch the output; what is returned waits for the first record to be read.
-
-        It returns when that was, once all are there and count on the state that was restored.
-        """
-        consumer = Consumer(
-            {
-                **self._client,
-                "group.id": "bench-watch",
-                "enable.auto.commit": False,
-                "isolation.level": "read_committed",
-                "fetch.wait.max.ms": 10,
-            }
-        )
-        places = [ClientPartition(self._output, each, 0) for each in range(self._plan.partitions)]
-        for place in places:
-            place.offset = consumer.get_watermark_offsets(place, 30.0)[1]
-        consumer.assign(places)
-        came, stop, at = Event(), Event(), [0.0]
-
-        def watch() -> None:
-            while not stop.is_set():
-                message = consumer.poll(0.05)
-                if message is not None and message.error() is None:
-                    at[0] = SYSTEM_CLOCK.monotonic()
-                    came.set()
-                    break
-            consumer.close()
-
-        thread = Thread(target=watch, name="watch-output", daemon=True)
-        thread.start()
-
-        def wait(seconds: float) -> float:
-            ended = came.wait(seconds)
-            stop.set()
-            thread.join()
-            if not ended:
-                raise AssertionError(f"no output in {seconds:.0f} s; see {self._daemon.log_file}")
-            self._require_counts()
-            return at[0]
-
-        return wait
+    def _first_output(self) -> FirstOutput:
+        servers = self._servers.bootstrap_servers
+        return FirstOutput(servers, self._output, self._plan.partitions)
 
     def _require_counts(self) -> None:
         """Wait until each key's last output counts on from the state that was in the changelog."""

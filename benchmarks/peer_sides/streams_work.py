@@ -12,6 +12,7 @@ from headrace.streams import (
     count,
     hopping,
     key,
+    last,
     session,
     tumbling,
     window_start,
@@ -62,6 +63,28 @@ class WindowCount(Row):
 
     begin: Field[int]
     n: Field[int]
+
+
+class Note(Row):
+    """A text of a key."""
+
+    text: Field[str]
+
+
+class LastNote(Row):
+    """How many texts a key has in a window, and the last one."""
+
+    n: Field[int]
+    text: Field[str | None]
+
+
+def keep_texts(topic: str, output: str) -> Topology:
+    """Return a topology that keeps a text for each key and minute of an hour, and tells counts."""
+    app = Topology()
+    windows = app.stream(topic, Note).group_by(key, name="texts").window(tumbling("1m", grace="1h"))
+    found = windows.agg(LastNote, n=count(), text=last(Note.text)).updates()
+    found.select(Count, n=LastNote.n).to(output)
+    return app
 
 
 def topology(kind: str, topic: str, output: str, other: str = "") -> Topology:

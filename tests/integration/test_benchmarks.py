@@ -39,6 +39,7 @@ from benchmarks.peers.run import Plan as PeersPlan
 from benchmarks.scale import run as scale
 from benchmarks.scale.run import Plan as ScalePlan
 from benchmarks.streams import run as streams
+from benchmarks.streams.restart import RestartPlan
 from benchmarks.streams.run import Plan as StreamsPlan
 from benchmarks.workflow import run as workflow
 from benchmarks.workflow.run import QUICK
@@ -353,6 +354,7 @@ def test_streams_count_the_same_on_both_sides() -> None:
         partitions=2,
         keys=500,
         kinds=("tumbling", "session", "wordcount", "join", "spark"),
+        restart=RestartPlan(keys=200, windows=3, partitions=2, kills=1),
     )
     try:
         report = streams(plan)
@@ -374,6 +376,8 @@ def test_streams_count_the_same_on_both_sides() -> None:
     for other in ("quix", "structured_streaming"):
         assert figures["tumbling"][other]["outputs"] >= plan.keys
         assert figures[f"tumbling_ratio_to_{other}"] > 0
+    assert figures["restart_first_output_s"] > 0
+    assert figures["restarted_memory_mib"] > 0
 
 
 @pytest.mark.slow

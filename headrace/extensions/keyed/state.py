@@ -15,7 +15,7 @@ from headrace.core.user_text import describe_error
 from headrace.extensions.keyed.api import TimerClock
 from headrace.extensions.keyed.errors import StateStoreError
 from headrace.extensions.keyed.row import PartitionKey
-from headrace.extensions.keyed.store import StoredCommit, timers_of
+from headrace.extensions.keyed.store import StoredCommit, next_prefix, timers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -237,6 +237,35 @@ class LayeredState:
                     found.pop(key.key, None)
                 else:
                     found[key.key] = after
+        # the store may have been emptied meanwhile
+        self._require({partition})
+        return found
+
+    def heads_of(self, partition: int, prefix: bytes, length: int) -> set[bytes]:
+        """Return what follows ``prefix`` in keys, as far as ``length`` bytes, each once.
+
+        One row is read of each. There may be some whose rows are all deleted by what is staged.
+
+        Raises:
+            StateStoreError: as of :meth:`get_many`.
+        """
+        self._require({partition})
+        with self._lock:
+            layers = [layer.changes for layer in self._layers if layer.changes]
+        start, end = len(prefix), len(prefix) + length
+        found = {
+            key.key[start:end]
+            for changes in layers
+            for key in changes
+            if key.partition == partition and key.key.startswith(prefix)
+        }
+        first = prefix
+        while (row := next(self._store.rows(partition, first), None)) is not None:
+            head = row[0][:end]
+            if not head.startswith(prefix):
+                break
+            found.add(head[start:])
+            first = next_prefix(head) if len(head) == end else head + b"\0"
         # the store may have been emptied meanwhile
         self._require({partition})
         return found

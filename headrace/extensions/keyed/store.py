@@ -791,7 +791,7 @@ class RocksStore(StateStore):
         found = next(entries, None)
         with self._lock:
             if written == self._writes_of_timers:
-                self._first_timers[prefix] = _next_prefix(prefix) if found is None else found[0]
+                self._first_timers[prefix] = next_prefix(prefix) if found is None else found[0]
         stored = (
             entry
             for entry, _ in chain([] if found is None else [found], entries)
@@ -941,7 +941,7 @@ class RocksStore(StateStore):
                 for prefix in (_ROW, _TIMER):
                     first = _PARTITION.pack(prefix, partition)
                     self._unwritten.remove(self._unwritten.find_range(first))
-                    self._files.delete_range(first, _next_prefix(first))
+                    self._files.delete_range(first, next_prefix(first))
             except Exception as error:
                 raise self._unusable("written", error) from error
 
@@ -982,7 +982,7 @@ class RocksStore(StateStore):
         return StateStoreError(reason)
 
 
-def _next_prefix(prefix: bytes) -> bytes:
+def next_prefix(prefix: bytes) -> bytes:
     """Return the bytes that follow upon all those that begin so."""
     return (int.from_bytes(prefix, "big") + 1).to_bytes(len(prefix), "big")
 

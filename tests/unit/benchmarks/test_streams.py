@@ -21,6 +21,12 @@ _MET = {
     "spark_ratio_to_kafka_streams": 0.8,
 }
 
+_AT_MOST = {
+    "restart_first_output_s": 5.0,
+    "restarted_memory_mib": 564,
+    "filled_memory_mib": 564,
+}
+
 #: Milliseconds since the epoch, on five minutes.
 _BEGIN = 1_764_000_000_000
 
@@ -39,13 +45,18 @@ def _rounds(ours: float, other: float) -> Rounds:
 
 def test_figures_at_their_targets_are_not_missed() -> None:
     """A figure at its target has reached it; one that was not measured is not missed."""
-    assert missed(_MET) == missed({}) == []
+    assert missed({**_MET, **_AT_MOST}) == missed({}) == []
 
 
 def test_each_figure_below_its_target_is_missed() -> None:
     """A count without windows has no target, and is never missed."""
     lower = {name: value * 0.99 for name, value in _MET.items()}
     assert missed({**lower, "count_ratio_to_kafka_streams": 0.1}) == list(_MET)
+
+
+def test_each_figure_above_what_it_may_be_is_missed() -> None:
+    """Seconds and memory of the restart."""
+    assert missed({name: value * 1.01 for name, value in _AT_MOST.items()}) == list(_AT_MOST)
 
 
 def test_each_kind_of_topology_has_figures_by_its_name() -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from headrace.extensions.streams.kernels.layout import put_rows, take_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from headrace.extensions.streams.kernels.layout import Layout
     from headrace.extensions.streams.kernels.partials import Parts
@@ -129,6 +129,13 @@ class SortedRows:
                 self._long = self._long.merge(self._short.keys, self._short.parts)
                 self._short = _Run(keys[:0], self._layout.empty(0))
 
+    def hold(self, keys: Array) -> Array:
+        """Return a mask of the numbers that have a row."""
+        return np.asarray((self._long.find(keys) >= 0) | (self._short.find(keys) >= 0))
+
+    def __len__(self) -> int:
+        return len(self._long.keys) + len(self._short.keys)
+
     def renumber(self, numbers: Array) -> None:
         """Change the number of each row to one that keeps their order."""
         self._long, self._short = (
@@ -177,11 +184,28 @@ class MemoryStore:
             self._panes[pane] = SortedRows(self._layout)
         self._panes[pane].write(keys, rows)
 
+    def hold(self, pane: int, keys: Array) -> Array:
+        """Return a mask of the keys that have a row in a pane."""
+        rows = self._panes.get(pane)
+        return np.zeros(len(keys), np.bool_) if rows is None else rows.hold(keys)
+
+    def count_rows(self, pane: int) -> int:
+        """Return how many rows a pane has."""
+        rows = self._panes.get(pane)
+        return 0 if rows is None else len(rows)
+
+    def replace(self, pane: int, rows: SortedRows) -> None:
+        """Set all rows of a pane."""
+        self._panes[pane] = rows
+
     def drop_before(self, pane: int) -> None:
-        gone = [each for each in self._panes if each < pane]
-        for each in gone:
+        self.drop([each for each in self._panes if each < pane])
+
+    def drop(self, panes: Collection[int]) -> None:
+        """Remove the rows of panes that are here; numbers of keys no longer hold."""
+        for each in panes:
             del self._panes[each]
-        if gone and len(self._names) > self._most:
+        if panes and len(self._names) > self._most:
             self._forget_keys()
 
     def _forget_keys(self) -> None:

@@ -59,6 +59,7 @@ def build_streams(chosen: StreamsProcessorConfig, site: ProcessorSite) -> Stream
         watches.here,
         watches.of_fold,
         shared.by_place,
+        chosen.state.cache,
     )
 
     def follow(changed: ChannelConfig) -> None:

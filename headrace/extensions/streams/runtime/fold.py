@@ -13,6 +13,7 @@ from headrace.extensions.keyed.rows import without_finishing
 from headrace.extensions.keyed.sink import FORMER, with_counts, with_times
 from headrace.extensions.keyed.tables import OUTPUT, RESULT
 from headrace.extensions.streams.runtime.tasks import Task, TaskRecords
+from headrace.extensions.streams.runtime.window_room import WindowRoom
 from headrace.extensions.streams.runtime.worker_stage import WorkerStage
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class TopologyFold:
 
     One call at a time for a task; calls of different tasks may be on different threads. ``watch``
     interrupts users' functions that do not return. ``shared`` are tables of all tasks, by their
-    operators' places.
+    operators' places. ``cache_bytes`` is what rows of windows take in memory, about.
     """
 
     def __init__(  # noqa: PLR0917 - what operators run on
@@ -52,8 +53,9 @@ class TopologyFold:
         watch: CallWatch | None = None,
         watch_in_workers: CallWatch | None = None,
         shared: Mapping[int, SourceTable] | None = None,
+        cache_bytes: int = 64 << 20,
     ) -> None:
-        self._shared = shared
+        self._shared, self._room = shared, WindowRoom(cache_bytes)
         self._plan, self._channel, self._state, self._watch = plan, channel, state, watch
         self._stage = WorkerStage(plan, channel, watch_in_workers)
         self._rules = (rules, max_row)
@@ -133,7 +135,13 @@ class TopologyFold:
         task, last = self._tasks.get(number), self._state.last_layer(number)
         if task is None or last is None or task.last_layer != last:
             task = self._tasks[number] = Task(
-                self._plan, self._channel, self._state, number, self._watch, self._shared
+                self._plan,
+                self._channel,
+                self._state,
+                number,
+                self._room,
+                self._watch,
+                self._shared,
             )
         return task
 

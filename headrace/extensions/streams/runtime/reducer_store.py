@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.extensions.keyed.row import PartitionKey
 from headrace.extensions.streams.runtime.stores import rows_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from headrace.extensions.keyed.state import LayeredState
     from headrace.extensions.streams.runtime.stores import ChangedRow
+    from headrace.extensions.streams.runtime.task_rows import TaskRows
 
 
 class StoredReducer:
     """Rows of a reducer, read from the state as records and timers need them. One thread."""
 
-    def __init__(self, store: str, state: LayeredState, partition: int) -> None:
+    def __init__(self, store: str, rows: TaskRows) -> None:
         self._prefix = rows_prefix(store)
-        self._state, self._partition = state, partition
+        self._rows = rows
         self._changed: dict[bytes, bytes | None] = {}
         self._formers: dict[bytes, bytes | None] = {}
 
@@ -33,8 +32,7 @@ class StoredReducer:
         if own in self._changed:
             return self._changed[own]
         if own not in self._formers:
-            (row,) = self._state.get_many([PartitionKey(self._partition, own)])
-            self._formers[own] = None if row is None else row.state
+            (self._formers[own],) = self._rows.read([own])
         return self._formers[own]
 
     def write(self, key: bytes, value: bytes | None) -> None:
@@ -43,9 +41,7 @@ class StoredReducer:
 
     def items(self) -> Iterable[tuple[bytes, bytes]]:
         """Return all rows with their keys, without those that changed since."""
-        rows = self._state.rows_of(self._partition, self._prefix).items()
-        start = len(self._prefix)
-        return [(key[start:], row.state) for key, row in rows if row.state is not None]
+        return self._rows.read_all(self._prefix).items()
 
     def take_changes(self) -> Iterator[ChangedRow]:
         """Yield the rows that changed since the last call."""

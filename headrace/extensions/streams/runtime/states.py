@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from headrace.extensions.keyed.row import PartitionKey
 from headrace.extensions.streams.inline.aggregates import (
     GroupState,
     StreamedGroups,
@@ -52,12 +51,13 @@ from headrace.extensions.streams.runtime.table_store import StoredTable
 from headrace.extensions.streams.windows import TimeWindows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from headrace.extensions.keyed.state import LayeredState
     from headrace.extensions.streams.operators import Operator, Output
     from headrace.extensions.streams.plan import Channel, Plan
     from headrace.extensions.streams.runtime.stores import ChangingStore
+    from headrace.extensions.streams.runtime.task_rows import TaskRows
+    from headrace.extensions.streams.runtime.window_room import WindowRoom
 
 
 #: Stores that know their rows before a micro-batch. ``KnowingStore``.
@@ -83,23 +83,26 @@ def _time_text(time: int) -> bytes | None:
 class TaskStates:
     """The states of operators by their places, and what of their rows changed. One thread.
 
-    What is in memory is read once; rows of groups by key are read as a micro-batch needs them.
+    Buffers of joins, tables and windows by key are read once. Rows of groups and of other windows
+    are read as a micro-batch needs them.
     """
 
     def __init__(
         self,
         plan: Plan,
         channel: Channel,
-        state: LayeredState,
-        number: int,
+        rows: TaskRows,
+        room: WindowRoom,
         shared: Mapping[int, SourceTable] | None = None,
     ) -> None:
         """Read the rows of a task, with all that is staged; ``shared`` tables are of all tasks.
 
+        The tasks of a channel have one ``room`` for rows of windows.
+
         Raises:
             StateStoreError: they cannot be read.
         """
-        self._plan, self._state, self._number = plan, state, number
+        self._plan, self._stored, self._room = plan, rows, room
         kept = [each for each in plan.stores if each.holder in channel.operators]
         wanted = [each for each in kept if each.kind == SUBSCRIPTIONS]
         self._names = {each.operator: each.rows for each in kept if each not in wanted}
@@ -169,7 +172,7 @@ class TaskStates:
         self, place: int, operator: Aggregate, source: Output
     ) -> GroupState | StreamedGroups:
         name, layout = self._names[place], layout_of(operator)
-        groups = self._stores[place] = StoredGroups(name, layout, self._state, self._number)
+        groups = self._stores[place] = StoredGroups(name, layout, self._stored)
         keeps_rows = is_looked_up(self._plan, place)
         made: GroupState
         if isinstance(operator, AggregateChanges):
@@ -188,10 +191,10 @@ class TaskStates:
         assert windows is not None, "groups without windows are opened elsewhere"
         store: StoredPanes | StoredWindowsByKey
         if isinstance(windows, TimeWindows):
-            store = StoredPanes(name, layout, windows.pane)
+            store = StoredPanes(name, layout, windows.pane, self._stored, self._room)
         else:
             store = StoredWindowsByKey(name, layout)
-        store.restore(self._rows(name))
+            store.restore(self._rows(name))
         self._stores[place] = store
         time = self._read_time(place)
         emits = emits_of(self._plan, place)
@@ -215,28 +218,25 @@ class TaskStates:
         name = self._names[place]
         store = self._stores[place] = StoredAnswers(name, self._output(place).row)
         store.restore(self._rows(name))
-        (mark,) = self._state.get_many([PartitionKey(self._number, store.mark)])
+        (mark,) = self._stored.read([store.mark])
         store.is_marked = mark is not None
         left, right = outputs
         return AskingSide(operator, left, right, store, asks_for_all=mark is None)
 
     def _open_reducer(self, place: int, operator: Reduce, source: Output) -> ReduceState:
-        store = StoredReducer(self._names[place], self._state, self._number)
+        store = StoredReducer(self._names[place], self._stored)
         self._stores[place] = store
         time = self._read_time(place)
-        return ReduceState(operator, source, store, partition=self._number, time=time)
+        return ReduceState(operator, source, store, partition=self._stored.partition, time=time)
 
     def _read_time(self, place: int) -> int:
-        time = read_time(self._state, self._number, self._names[place])
+        time = read_time(self._stored, self._names[place])
         self._times[place] = time
         return time
 
-    def _rows(self, store: str) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the rows of a store, by their keys without its prefix."""
-        prefix = rows_prefix(store)
-        for key, row in self._state.rows_of(self._number, prefix).items():
-            assert row.state is not None, "rows of stores have a state"
-            yield key[len(prefix) :], row.state
+    def _rows(self, store: str) -> Iterable[tuple[bytes, bytes]]:
+        """Return the rows of a store, by their keys without its prefix."""
+        return self._stored.read_all(rows_prefix(store)).items()
 
     def late(self) -> dict[int, str]:
         """Return the records of the last micro-batch that were late, each with where it was."""
@@ -266,7 +266,6 @@ class TaskStates:
                 formers[name] = _time_text(self._times[place])
                 self._times[place] = time
                 changed[name] = _time_text(time)
-        unknown = [PartitionKey(self._number, key) for key in changed if key not in formers]
-        for key, row in zip(unknown, self._state.get_many(unknown), strict=True):
-            formers[key.key] = None if row is None else row.state
+        unknown = [key for key in changed if key not in formers]
+        formers.update(zip(unknown, self._stored.read(unknown), strict=True))
         return Changes([*changed], [*changed.values()], [formers[key] for key in changed])

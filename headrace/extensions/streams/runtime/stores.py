@@ -12,29 +12,31 @@ import json
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
+import pyarrow as pa
 from typing_extensions import override
 
-from headrace.extensions.keyed.row import PartitionKey
 from headrace.extensions.streams.kernels.layout import put_rows, take_rows
 from headrace.extensions.streams.kernels.records import NO_TIME
-from headrace.extensions.streams.kernels.stores import MemoryKeyedWindows, MemoryStore
+from headrace.extensions.streams.kernels.stores import MemoryKeyedWindows, MemoryStore, SortedRows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
-    import pyarrow as pa
-
-    from headrace.extensions.keyed.state import LayeredState
     from headrace.extensions.streams.kernels.layout import Layout
     from headrace.extensions.streams.kernels.partials import Parts
     from headrace.extensions.streams.kernels.records import Array
     from headrace.extensions.streams.kernels.stores import StoredWindows
+    from headrace.extensions.streams.runtime.task_rows import TaskRows
+    from headrace.extensions.streams.runtime.window_room import WindowRoom
 
 #: A row that changed: its key, and its value, None where it is deleted.
 ChangedRow = tuple[bytes, "bytes | None"]
 
 #: Digits of a time in a row's key: as many as 64 bits have.
 _DIGITS = 19
+
+#: Bytes of memory that a row of a window takes beside its key and its value, with its key's number.
+_ROW_BYTES = 250
 
 
 class ChangingStore(Protocol):
@@ -70,20 +72,36 @@ def _pane_prefix(store: str, begin: int) -> bytes:
     return f"{store}/{begin:0{_DIGITS}d}/".encode()
 
 
-def read_time(state: LayeredState, partition: int, store: str) -> int:
-    """Return the operator time of a store in a partition, ``NO_TIME`` before any record."""
-    (row,) = state.get_many([PartitionKey(partition, time_key(store))])
-    return NO_TIME if row is None or row.state is None else int(row.state)
+def read_time(rows: TaskRows, store: str) -> int:
+    """Return the operator time of a store in a task, ``NO_TIME`` before any record."""
+    (value,) = rows.read([time_key(store)])
+    return NO_TIME if value is None else int(value)
+
+
+def _decode(layout: Layout, texts: Sequence[bytes]) -> Parts:
+    """Return rows of their values: a call for each would take longer than what it does."""
+    return layout.decode(json.loads(b"[" + b",".join(texts) + b"]"))
+
+
+def _read_rows(
+    stored: TaskRows, layout: Layout, keys: Sequence[bytes]
+) -> tuple[Parts, list[bytes | None]]:
+    """Return the rows of keys, those of no records where there is none, and their values."""
+    found = stored.read(keys)
+    places = [at for at, value in enumerate(found) if value is not None]
+    rows = layout.empty(len(keys))
+    if places:
+        put_rows(rows, places, _decode(layout, [value for value in found if value is not None]))
+    return rows, found
 
 
 class StoredGroups:
     """Rows of groups by key, read from the state as a micro-batch needs them."""
 
-    def __init__(self, store: str, layout: Layout, state: LayeredState, partition: int) -> None:
+    def __init__(self, store: str, layout: Layout, rows: TaskRows) -> None:
         self._prefix = rows_prefix(store)
         self._layout = layout
-        self._state = state
-        self._partition = partition
+        self._rows = rows
         self._changed: dict[bytes, bytes] = {}
         self._formers: dict[bytes, bytes | None] = {}
 
@@ -93,16 +111,9 @@ class StoredGroups:
         Raises:
             StateStoreError: they cannot be read.
         """
-        prefix, number = self._prefix, self._partition
-        keys = [PartitionKey(number, prefix + name) for name in names.to_pylist()]
-        found = [None if row is None else row.state for row in self._state.get_many(keys)]
-        self._formers.update(zip((each.key for each in keys), found, strict=True))
-        places = [at for at, state in enumerate(found) if state is not None]
-        rows = self._layout.empty(len(keys))
-        if places:
-            # read together: a call for each row takes longer than what it does
-            texts = b",".join(filter(None, found))
-            put_rows(rows, places, self._layout.decode(json.loads(b"[" + texts + b"]")))
+        keys = [self._prefix + name for name in names.to_pylist()]
+        rows, found = _read_rows(self._rows, self._layout, keys)
+        self._formers.update(zip(keys, found, strict=True))
         return rows
 
     def write(self, names: pa.Array, rows: Parts) -> None:
@@ -131,31 +142,85 @@ class _ChangedPane(NamedTuple):
 
 
 class StoredPanes(MemoryStore):
-    """Rows of tumbling or hopping windows: those of open windows are in memory.
+    """Rows of tumbling or hopping windows, of which those in use are in memory.
 
-    ``pane`` is the length of a pane in milliseconds.
+    A pane is cold while the state may have rows of it that are not in memory. A key's row is read
+    from there when a record of the key comes, and all rows of the pane when its last window is
+    over. ``pane`` is the length of a pane in milliseconds.
     """
 
-    def __init__(self, store: str, layout: Layout, pane: int) -> None:
+    def __init__(
+        self, store: str, layout: Layout, pane: int, rows: TaskRows, room: WindowRoom
+    ) -> None:
+        """Look which panes the state has.
+
+        Raises:
+            StateStoreError: it cannot be read.
+        """
         super().__init__(layout)
         self._store = store
         self._own_layout = layout
         self._pane = pane
+        self._rows, self._room = rows, room
+        heads = rows.list_heads(rows_prefix(store), _DIGITS)
+        self._cold = {int(head) // pane for head in heads}
+        #: Bytes of the largest row of those that were written last.
+        self._size_of_row = 0
+        #: The panes in memory, that which was written last at the end.
+        self._written: dict[int, None] = {}
         self._changed: list[_ChangedPane] = []
         self._formers: dict[bytes, bytes | None] = {}
 
-    def restore(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        """Load the rows of the state, by their keys without the store's prefix."""
-        end = _DIGITS + 1
-        self.load(
-            (int(key[:_DIGITS]) // self._pane, key[end:], json.loads(value)) for key, value in rows
-        )
-        self._changed.clear()
+    @override
+    def list_panes(self) -> list[int]:
+        return sorted({*super().list_panes(), *self._cold})
+
+    @override
+    def list_keys(self, pane: int) -> Array:
+        if pane in self._cold:
+            self._read_pane(pane)
+        return super().list_keys(pane)
+
+    @override
+    def read(self, pane: int, keys: Array) -> Parts:
+        if pane in self._cold:
+            self._read_keys(pane, keys)
+        return super().read(pane, keys)
+
+    def _read_keys(self, pane: int, keys: Array) -> None:
+        """Read rows of a cold pane into memory; where there is none, that of no records."""
+        missing = np.sort(keys[~self.hold(pane, keys)])
+        if len(missing):
+            prefix = _pane_prefix(self._store, pane * self._pane)
+            names = [prefix + name for name in self.name_keys(missing).to_pylist()]
+            rows, _ = _read_rows(self._rows, self._own_layout, names)
+            super().write(pane, missing, rows)
+            self._written.setdefault(pane)
+
+    def _read_pane(self, pane: int) -> None:
+        """Read all rows of a cold pane that are not in memory."""
+        prefix = _pane_prefix(self._store, pane * self._pane)
+        found = self._rows.read_all(prefix)
+        numbers = self.number_keys(pa.array([*found], pa.binary()))
+        order = np.argsort(numbers)
+        rows = SortedRows(self._own_layout)
+        values = _decode(self._own_layout, [*found.values()])
+        rows.write(numbers[order], take_rows(values, order))
+        known = super().list_keys(pane)
+        in_memory = super().read(pane, known)
+        # among these are keys without a row, which were looked for
+        there = self._own_layout.present(in_memory)
+        rows.write(known[there], take_rows(in_memory, there))
+        self.replace(pane, rows)
+        self._cold.discard(pane)
+        self._written.setdefault(pane)
 
     @override
     def write(self, pane: int, keys: Array, rows: Parts) -> None:
         before = self.read(pane, keys)
         super().write(pane, keys, rows)
+        self._written.pop(pane, None)
+        self._written[pane] = None
         self._changed.append(_ChangedPane(pane, self.name_keys(keys), before, rows))
 
     @override
@@ -165,10 +230,11 @@ class StoredPanes(MemoryStore):
                 keys = self.list_keys(each)
                 before = self.read(each, keys)
                 self._changed.append(_ChangedPane(each, self.name_keys(keys), before, None))
+                self._written.pop(each, None)
         super().drop_before(pane)
 
     def take_changes(self) -> Iterator[ChangedRow]:
-        """Yield the rows that changed since the last call."""
+        """Yield the rows that changed since the last call, and keep fewer where there are many."""
         changed, self._changed = self._changed, []
         found: dict[bytes, bytes | None] = {}
         for each in changed:
@@ -182,7 +248,29 @@ class StoredPanes(MemoryStore):
             else:
                 values = self._own_layout.encode_texts(each.after)
                 found.update(zip(keys, values, strict=True))
+                self._size_of_row = max(map(len, values), default=0) + len(keys[0])
+        self._cool()
         yield from found.items()
+
+    def _cool(self) -> None:
+        """Drop rows from memory that the state has, of panes that were written longest ago."""
+        each = self._size_of_row + _ROW_BYTES
+        counts = {pane: self.count_rows(pane) for pane in self._written}
+        size = each * sum(counts.values())
+        most = self._room.share(self, size)
+        if size <= most:
+            return
+        gone = []
+        for pane, count in counts.items():
+            gone.append(pane)
+            size -= each * count
+            if size <= most // 2:
+                break
+        self._room.share(self, size)
+        for pane in gone:
+            del self._written[pane]
+        self._cold.update(gone)
+        self.drop(gone)
 
     def _texts(self, rows: Parts) -> list[bytes | None]:
         """Return the values of rows, None for those of no records."""

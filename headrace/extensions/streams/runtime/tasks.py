@@ -18,6 +18,7 @@ from headrace.extensions.streams.inline.batch import TopicRecords
 from headrace.extensions.streams.inline.run import ChannelRun
 from headrace.extensions.streams.inline.times import RowTimes
 from headrace.extensions.streams.runtime.states import TaskStates
+from headrace.extensions.streams.runtime.task_rows import TaskRows
 from headrace.processors.task_merge import record_times
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from headrace.extensions.streams.inline.tables import SourceTable
     from headrace.extensions.streams.plan import Channel, Plan
     from headrace.extensions.streams.runtime.states import Changes
+    from headrace.extensions.streams.runtime.window_room import WindowRoom
     from headrace.processors.task_merge import Times
 
 #: The time of a record that has none: before 1970, which is poison where it is asked for.
@@ -234,6 +236,7 @@ class Task:
         channel: Channel,
         state: LayeredState,
         number: int,
+        room: WindowRoom,
         watch: CallWatch | None = None,
         shared: Mapping[int, SourceTable] | None = None,
     ) -> None:
@@ -244,7 +247,7 @@ class Task:
         """
         self.last_layer: str | None = None
         self._plan, self._channel, self._watch = plan, channel, watch
-        self._states = TaskStates(plan, channel, state, number, shared)
+        self._states = TaskStates(plan, channel, TaskRows(state, number), room, shared)
 
     def merge_groups(self, staged: StageRows) -> list[int]:
         """Merge groups that were made in workers with what is stored, before any operator runs.

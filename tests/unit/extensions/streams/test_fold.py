@@ -56,12 +56,20 @@ Record = tuple[bytes | None, bytes | None, int]
 
 RULES = RejectRules(LetterHeaders("headrace", "g"))
 
+#: Bytes of windows' rows in memory: no row, some of them, all.
+CACHES = st.sampled_from([0, 1_000, 64 << 20])
+
 
 class InMemory:
-    """A channel of a plan on one partition, whose state outlives each fold."""
+    """A channel of a plan on one partition, whose state outlives each fold.
 
-    def __init__(self, plan: Plan, channel: Channel, rules: RejectRules = RULES) -> None:
-        self.plan, self.channel, self.rules = plan, channel, rules
+    ``cache`` are the bytes of windows' rows that it has in memory, about.
+    """
+
+    def __init__(
+        self, plan: Plan, channel: Channel, rules: RejectRules = RULES, cache: int = 64 << 20
+    ) -> None:
+        self.plan, self.channel, self.rules, self.cache = plan, channel, rules, cache
         self.store = MemoryStore()
         self.written: dict[str, list[Record]] = {}
         self.counts: list[Any] = []
@@ -74,7 +82,14 @@ class InMemory:
         self.state = LayeredState(self.store)
         self.state.begin(0, Progress({"in": self._offset}, self._number, None))
         self.state.admit(0)
-        self.fold = TopologyFold(self.plan, self.channel, self.state, self.rules, 512 * 1024)
+        self.fold = TopologyFold(
+            self.plan,
+            self.channel,
+            self.state,
+            self.rules,
+            512 * 1024,
+            cache_bytes=self.cache,
+        )
 
     def run(
         self, topic: str | Sequence[str], records: Sequence[Record], *, commits: bool = True
@@ -201,7 +216,7 @@ def test_a_channel_writes_what_the_test_kit_does_over_cuts_drops_and_restarts(
     records = clicks(data.draw(st.integers(0, 999)), data.draw(st.integers(1, 60)))
     plan = program(kind).plan("shop")
     (channel,) = plan.channels
-    run, at = InMemory(plan, channel), 0
+    run, at = InMemory(plan, channel, cache=data.draw(CACHES)), 0
     while at < len(records):
         size = data.draw(st.integers(1, 12))
         for _ in range(data.draw(st.sampled_from([0, 0, 0, 1]))):
@@ -327,7 +342,8 @@ def test_a_scenario_in_a_channel_writes_what_the_test_kit_does(
         (topic, (key.encode(), None if row is None else json.dumps(row).encode(), time))
         for topic, key, row, time in found["records"]
     ]
-    run, at = InMemory(plan, channel, RejectRules(LetterHeaders("headrace", "g"), "skip")), 0
+    rules = RejectRules(LetterHeaders("headrace", "g"), "skip")
+    run, at = InMemory(plan, channel, rules, data.draw(CACHES)), 0
     while at < len(records):
         size = data.draw(st.integers(1, 20))
         if data.draw(st.sampled_from([False, False, True])):
