@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 from textwrap import dedent
 from typing import TYPE_CHECKING
@@ -22,6 +26,9 @@ follow_imports = silent
 [mypy-pyarrow.*,confluent_kafka.*]
 ignore_missing_imports = True
 """
+
+#: A line that Pyright takes: the reducer's rows and those that are said have a union in common.
+_OF_A_UNION = "orders.reduce(reduce"
 
 #: Each line with a comment is a mistake, and the comment is what the checker calls it.
 WRONG = dedent("""
@@ -72,6 +79,15 @@ WRONG = dedent("""
 """)
 
 
+def _mistakes() -> dict[int, str]:
+    """Return the lines that are wrong by number, each with what the checker calls it."""
+    return {
+        number: line.rpartition("# ")[2]
+        for number, line in enumerate(WRONG.splitlines(), 1)
+        if "  # " in line
+    }
+
+
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, set[tuple[int, str]]]:
     """Return the errors of each file, by line and code; both files are checked at once."""
@@ -102,9 +118,44 @@ def test_a_type_checker_passes_the_programs(found: Mapping[str, set[tuple[int, s
 @pytest.mark.slow
 def test_a_type_checker_finds_each_mistake(found: Mapping[str, set[tuple[int, str]]]) -> None:
     """Each line that is wrong has an error, and no other line has one."""
-    expected = {
-        (number, line.rpartition("# ")[2])
-        for number, line in enumerate(WRONG.splitlines(), 1)
-        if "  # " in line
+    assert found["wrong.py"] == set(_mistakes().items())
+
+
+@pytest.fixture(scope="module")
+def seen_by_pyright(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, set[int]]:
+    """Return the lines of each file in which Pyright finds an error; both are checked at once."""
+    if find_spec("basedpyright") is None:
+        pytest.skip("basedpyright is not installed")
+    folder = tmp_path_factory.mktemp("pyright")
+    (folder / "wrong.py").write_text(WRONG, encoding="utf-8")
+    (folder / "programs.py").write_text(PROGRAMS.read_text(encoding="utf-8"), encoding="utf-8")
+    settings = {
+        "typeCheckingMode": "standard",
+        "pythonVersion": "3.11",
+        "extraPaths": [str(Path(__file__).parents[4])],
     }
-    assert found["wrong.py"] == expected
+    (folder / "pyrightconfig.json").write_text(json.dumps(settings), encoding="utf-8")
+    command = [sys.executable, "-m", "basedpyright", "--outputjson"]
+    command += ["--project", str(folder), "--pythonpath", sys.executable]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    report = json.loads(done.stdout)
+    assert report["summary"]["filesAnalyzed"] == 2
+    errors: dict[str, set[int]] = {"wrong.py": set(), "programs.py": set()}
+    for each in report["generalDiagnostics"]:
+        if each["severity"] == "error":
+            errors[Path(each["file"]).name].add(each["range"]["start"]["line"] + 1)
+    return errors
+
+
+@pytest.mark.slow
+def test_pyright_passes_the_programs(seen_by_pyright: Mapping[str, set[int]]) -> None:
+    """The programs have no error, without a plug-in."""
+    assert seen_by_pyright["programs.py"] == set()
+
+
+@pytest.mark.slow
+def test_pyright_finds_each_mistake(seen_by_pyright: Mapping[str, set[int]]) -> None:
+    """Each line that is wrong has an error but one, and no other line has one."""
+    lines = WRONG.splitlines()
+    (of_a_union,) = (at for at, line in enumerate(lines, 1) if line.startswith(_OF_A_UNION))
+    assert seen_by_pyright["wrong.py"] == _mistakes().keys() - {of_a_union}
