@@ -114,6 +114,15 @@ class MemoryStore(StateStore):
             yield key, decode_row(self._rows[PartitionKey(partition, key)])
 
     @override
+    def heads(self, partition: int, prefix: bytes, length: int) -> set[bytes]:
+        end = len(prefix) + length
+        return {
+            key.key[len(prefix) : end]
+            for key in self._rows
+            if key.partition == partition and key.key.startswith(prefix)
+        }
+
+    @override
     def position(self, partition: int) -> Position | None:
         return self._positions.get(partition)
 

@@ -15,7 +15,7 @@ from headrace.core.user_text import describe_error
 from headrace.extensions.keyed.api import TimerClock
 from headrace.extensions.keyed.errors import StateStoreError
 from headrace.extensions.keyed.row import PartitionKey
-from headrace.extensions.keyed.store import StoredCommit, next_prefix, timers_of
+from headrace.extensions.keyed.store import StoredCommit, timers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -244,7 +244,7 @@ class LayeredState:
     def heads_of(self, partition: int, prefix: bytes, length: int) -> set[bytes]:
         """Return what follows ``prefix`` in keys, as far as ``length`` bytes, each once.
 
-        One row is read of each. There may be some whose rows are all deleted by what is staged.
+        There may be some whose rows are all deleted by what is staged or not written.
 
         Raises:
             StateStoreError: as of :meth:`get_many`.
@@ -259,13 +259,7 @@ class LayeredState:
             for key in changes
             if key.partition == partition and key.key.startswith(prefix)
         }
-        first = prefix
-        while (row := next(self._store.rows(partition, first), None)) is not None:
-            head = row[0][:end]
-            if not head.startswith(prefix):
-                break
-            found.add(head[start:])
-            first = next_prefix(head) if len(head) == end else head + b"\0"
+        found |= self._store.heads(partition, prefix, length)
         # the store may have been emptied meanwhile
         self._require({partition})
         return found

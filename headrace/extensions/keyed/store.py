@@ -146,6 +146,13 @@ class StateStore(Protocol):
         """Yield the rows of a partition from a key on, in the order of their keys' bytes."""
         ...
 
+    def heads(self, partition: int, prefix: bytes, length: int) -> set[bytes]:
+        """Return what follows ``prefix`` in the keys of rows, as far as ``length`` bytes.
+
+        There may be some whose rows are deleted, and that is not written.
+        """
+        ...
+
     def position(self, partition: int) -> Position | None:
         """Return how far a partition follows the changelog, None where nothing is known of it."""
         ...
@@ -791,7 +798,7 @@ class RocksStore(StateStore):
         found = next(entries, None)
         with self._lock:
             if written == self._writes_of_timers:
-                self._first_timers[prefix] = next_prefix(prefix) if found is None else found[0]
+                self._first_timers[prefix] = _next_prefix(prefix) if found is None else found[0]
         stored = (
             entry
             for entry, _ in chain([] if found is None else [found], entries)
@@ -825,6 +832,19 @@ class RocksStore(StateStore):
         others = (each for each in stored if each[0] not in unwritten)
         put = ((name, data) for name, data in unwritten.items() if data is not None)
         return merge(put, others, key=itemgetter(0))
+
+    @override
+    def heads(self, partition: int, prefix: bytes, length: int) -> set[bytes]:
+        start = _PARTITION.pack(_ROW, partition) + prefix
+        end = len(start) + length
+        with self._lock:
+            found = {name[len(start) : end] for name in self._unwritten.names_in(start)}
+            first = start
+            while (row := next(self._scan(first, start), None)) is not None:
+                found.add(row[0][len(start) : end])
+                head = row[0][:end]
+                first = _next_prefix(head) if len(head) == end else head + b"\0"
+        return found
 
     def _scan(self, first: bytes, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         options = ReadOptions()
@@ -941,7 +961,7 @@ class RocksStore(StateStore):
                 for prefix in (_ROW, _TIMER):
                     first = _PARTITION.pack(prefix, partition)
                     self._unwritten.remove(self._unwritten.find_range(first))
-                    self._files.delete_range(first, next_prefix(first))
+                    self._files.delete_range(first, _next_prefix(first))
             except Exception as error:
                 raise self._unusable("written", error) from error
 
@@ -982,7 +1002,7 @@ class RocksStore(StateStore):
         return StateStoreError(reason)
 
 
-def next_prefix(prefix: bytes) -> bytes:
+def _next_prefix(prefix: bytes) -> bytes:
     """Return the bytes that follow upon all those that begin so."""
     return (int.from_bytes(prefix, "big") + 1).to_bytes(len(prefix), "big")
 

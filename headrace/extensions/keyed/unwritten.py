@@ -82,6 +82,14 @@ class UnwrittenTable:
         """Return the keys of all entries, in any order."""
         return list(self._entries)
 
+    def names_in(self, prefix: bytes) -> list[bytes]:
+        """Return the keys of the entries that begin so and are not to be deleted, in any order."""
+        return [
+            name
+            for name, data in self._entries.items()
+            if data is not None and name.startswith(prefix)
+        ]
+
     def find(self, names: Sequence[bytes] | Mapping[bytes, object]) -> list[bytes | None]:
         """Return what is to be written of these, ``ABSENT`` for each that is not in the table."""
         return list(map(self._entries.get, names, repeat(ABSENT)))

@@ -6,8 +6,11 @@ import json
 import shutil
 from random import Random
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from headrace.core.errors import RetryableError, StartError
 from headrace.extensions.keyed.api import Timer, TimerClock
@@ -84,6 +87,36 @@ def test_rows_are_read_as_they_were_written(store: StateStore) -> None:
     put(store, 1, "a", row(""))
     keys = [PartitionKey(0, b"a"), PartitionKey(0, b"b"), PartitionKey(1, b"a")]
     assert store.get_many(keys) == [row("1"), None, row("")]
+
+
+def test_heads_of_keys_are_listed_once_in_one_partition(store: StateStore) -> None:
+    """Of rows that are written and of those that are not, a key that is shorter included."""
+    for name in ("w/01/a", "w/01/b", "w/02/a", "w/3", "w:time", "v/01/a"):
+        put(store, 0, name, row("1"))
+    put(store, 1, "w/09/a", row("1"))
+    assert store.heads(0, b"w/", 2) == {b"01", b"02", b"3"}
+    store.flush()
+    put(store, 0, "w/07/a", row("1"))
+    assert store.heads(0, b"w/", 2) == {b"01", b"02", b"3", b"07"}
+    assert store.heads(2, b"w/", 2) == set()
+
+
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(names=st.sets(st.binary(max_size=4), max_size=12), prefix=st.binary(max_size=2))
+def test_heads_are_those_of_all_rows(tmp_path: Path, names: set[bytes], prefix: bytes) -> None:
+    """Whatever bytes keys have, and in whatever part of the store they are."""
+    found = opened(tmp_path / uuid4().hex)
+    try:
+        for at, name in enumerate(sorted(names)):
+            found.put([(PartitionKey(7, name), RowChange(None, row("1")))])
+            if at % 3 == 0:
+                found.flush()
+        wanted = {name[len(prefix) :][:1] for name in names if name.startswith(prefix)}
+        assert found.heads(7, prefix, 1) == wanted
+    finally:
+        found.close()
 
 
 def test_a_deleted_row_is_gone_with_its_timers(store: StateStore) -> None:
