@@ -39,6 +39,9 @@ _MAX_ROW = 512 * 1024
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
+#: Bytes of windows' rows that no test has.
+_ALL_ROWS = 64 << 20
+
 
 class TopicRecord(NamedTuple):
     """A record of a topic, in bytes; its time is in milliseconds."""
@@ -54,7 +57,8 @@ class InMemoryPart:
 
     ``written`` has what was committed, by topic and in its order. ``chunks`` is in how many parts a
     micro-batch goes through the operators without state, as on Spark; None: as without it.
-    ``shared`` are the tables that it has whole, with what was loaded into them.
+    ``shared`` are the tables that it has whole, with what was loaded into them. ``cache_bytes`` are
+    the bytes of windows' rows that stay in memory, about; the others are read when they are needed.
     """
 
     def __init__(
@@ -64,9 +68,11 @@ class InMemoryPart:
         rules: RejectRules | None = None,
         *,
         chunks: int | None = None,
+        cache_bytes: int = _ALL_ROWS,
     ) -> None:
         self.shared = SharedTables(plan, part)
         self.plan, self.part, self.chunks = plan, part, chunks
+        self._cache_bytes = cache_bytes
         self.rules = rules or RejectRules(LetterHeaders("headrace", plan.group))
         self.written: dict[str, list[TopicRecord]] = {}
         self.counts: list[KeyedCounts] = []
@@ -80,7 +86,13 @@ class InMemoryPart:
         self.state.begin(0, Progress({"in": self._offset}, self._number, None))
         self.state.admit(0)
         self.fold = TopologyFold(
-            self.plan, self.part, self.state, self.rules, _MAX_ROW, shared=self.shared.by_place
+            self.plan,
+            self.part,
+            self.state,
+            self.rules,
+            _MAX_ROW,
+            shared=self.shared.by_place,
+            cache_bytes=self._cache_bytes,
         )
 
     def load(self, topic: str, records: Sequence[TopicRecord]) -> None:
@@ -184,7 +196,10 @@ def _run(plan: Plan, given: Sequence[TopicRecord], random: Random | None) -> dic
     found: dict[str, list[Any]] = {}
     cut, settled = _cut_topics(plan), _settled_topics(plan)
     for circle in plan.circles_in_order:
-        runs = [InMemoryPart(plan, part, chunks=_chunks(random)) for part in circle]
+        runs = [
+            InMemoryPart(plan, part, chunks=_chunks(random), cache_bytes=_cache(random))
+            for part in circle
+        ]
         for run in runs:
             for topic in run.part.shared:
                 run.load(topic, topics.get(topic, []))
@@ -227,6 +242,11 @@ def _run_circle(
 
 def _chunks(random: Random | None) -> int | None:
     return None if random is None else random.choice([None, 1, 3])
+
+
+def _cache(random: Random | None) -> int:
+    """Return how many bytes of windows' rows are in memory: all, some or none."""
+    return _ALL_ROWS if random is None else random.choice([_ALL_ROWS, 1_000, 0])
 
 
 def _feed(run: InMemoryPart, records: Sequence[TopicRecord], random: Random | None) -> None:

@@ -223,14 +223,19 @@ def column_of(rows: Sequence[Mapping[str, Any] | None], name: str, kind: Type) -
 
 
 def merge_batches(batches: Sequence[Batch]) -> Batch:
-    """Return the rows of several batches of the same row, in the order of the task."""
+    """Return the rows of several batches of the same row, in the order of the task.
+
+    Workers send the fields in use only, and other operators make all: a field that a batch lacks is
+    read of none of them.
+    """
     first = batches[0]
     if len(batches) == 1:
         return first
+    names = [name for name in first.fields if all(name in each.fields for each in batches)]
     at = np.concatenate([each.at for each in batches])
     merged = Batch(
         first.row,
-        {name: _concat([each.fields[name] for each in batches]) for name in first.fields},
+        {name: _concat([each.fields[name] for each in batches]) for name in names},
         tuple(_concat(parts) for parts in zip(*(each.parts for each in batches), strict=True)),
         np.concatenate([each.times for each in batches]),
         at,

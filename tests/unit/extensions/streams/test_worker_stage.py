@@ -70,7 +70,11 @@ def run_parts(
         topics.setdefault(record.topic, []).append(record)
     found: list[Any] = []
     for circle in plan.circles_in_order:
-        runs = [InMemoryPart(plan, part, rules, chunks=chunks) for part in circle]
+        # what is merged is compared with rows of windows that are read from the state each time
+        cache = 64 << 20 if chunks is None else 0
+        runs = [
+            InMemoryPart(plan, part, rules, chunks=chunks, cache_bytes=cache) for part in circle
+        ]
         read = [dict.fromkeys(run.part.topics, 0) for run in runs]
         worked = True
         while worked:
@@ -241,6 +245,33 @@ def test_reducers_and_groups_of_tables_behind_a_stage_make_what_one_process_does
     rules = RejectRules(LetterHeaders("headrace", "g"), failing)
     expected = run_parts(plan, records, rules, sizes, None)
     assert run_parts(plan, records, rules, sizes, chunks) == expected
+
+
+def merged() -> Topology:
+    """Return counts of clicks and of changes of a table, of which no field is read."""
+    app = Topology()
+    changes = app.table("users", Click, name="users").each()
+    some = app.stream("clicks", Click).filter(Click.n > 0)
+    table = changes.merge(some).group_by(key, name="both").agg(Counted, user=key, n=count())
+    table.each().to("counts")
+    return app
+
+
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_streams_of_a_stage_and_of_a_table_are_merged_where_fields_are_not_read(
+    chunks: int,
+) -> None:
+    """Workers send the fields in use, and a table makes all of them."""
+    values = [("users", 5), ("clicks", 1), ("clicks", -1), ("users", 2), ("clicks", 7)]
+    records = [
+        TopicRecord(topic, b"ada", b'{"user":"ada","n":%d}' % n, at * 1000)
+        for at, (topic, n) in enumerate(values)
+    ]
+    rules = RejectRules(LetterHeaders("headrace", "g"))
+    plan = merged().plan("shop")
+    expected = run_parts(plan, records, rules, [3], None)
+    assert run_parts(plan, records, rules, [3], chunks) == expected
+    assert json.loads(expected[0]["counts"][-1].value) == {"user": "ada", "n": 4}
 
 
 class Optional(Row):
