@@ -62,6 +62,7 @@ def test_spark_is_built_again_between_micro_batches(world: World) -> None:
     world.write(spark={"warm_up": 0})
     world.reload()
     assert "a micro-batch runs" in world.pending()["spark.warm_up"]
+    world.broken.clear()
     eventually(lambda: not world.pending())
     world.broken["spark"] = StartError("no such master")
     world.write(spark={"master": "nowhere"})
