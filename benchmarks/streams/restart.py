@@ -95,6 +95,7 @@ class _Stand:
         self._begin = (int(time.time() * 1000) // MINUTE - plan.windows - 2) * MINUTE
         section = {
             "code": "benchmarks.peer_sides.streams_work:keep_texts",
+            "group": _TOPIC,
             "options": {"topic": _TOPIC, "output": _OUTPUT},
             "channel": {"processor": {"state": {"checkpoint": "1s"}}},
         }
