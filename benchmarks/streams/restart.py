@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from headrace.devstack import LocalStack
 
-_TOPIC, _OUTPUT = "notes", "notes.counts"
-
 #: Seconds that filling the windows, and going on after a kill, may take.
 _FILL_TIMEOUT = 900.0
 _RESTART_TIMEOUT = 300.0
@@ -63,13 +61,26 @@ class RestartPlan:
         return self.keys * self.windows * self.row
 
 
+#: Windows of many keys, each with a short text.
+MANY_KEYS = RestartPlan(keys=10_000_000, windows=1, row=10, kills=0)
+
+
+def holding(servers: LocalStack, plan: RestartPlan = MANY_KEYS) -> dict[str, Any]:
+    """Return the most memory that a topology has while it gets a record of each key. Blocks."""
+    stand = _Stand(servers, plan, "many")
+    try:
+        return {"many_keys_memory_mib": stand.fill(), "many_keys": plan.keys}
+    finally:
+        stand.close()
+
+
 def restarting(servers: LocalStack, plan: RestartPlan) -> dict[str, Any]:
     """Return how soon a killed topology tells its first row, and the memory that it has. Blocks.
 
     The time is from the start of the process to the first output, seen by another client, of
     records that waited. They are counted with what was there before.
     """
-    stand = _Stand(servers, plan)
+    stand = _Stand(servers, plan, "notes")
     try:
         filled = stand.fill()
         taken = [stand.restart(number) for number in range(1, plan.kills + 1)]
@@ -88,20 +99,21 @@ def restarting(servers: LocalStack, plan: RestartPlan) -> dict[str, Any]:
 class _Stand:
     """A daemon with the topology, and what is sent to it."""
 
-    def __init__(self, servers: LocalStack, plan: RestartPlan) -> None:
+    def __init__(self, servers: LocalStack, plan: RestartPlan, topic: str) -> None:
         self._servers, self._plan = servers, plan
-        for name in (_TOPIC, _OUTPUT):
+        self._topic, self._output = topic, f"{topic}.counts"
+        for name in (self._topic, self._output):
             stack.create(servers, name, plan.partitions)
         self._begin = (int(time.time() * 1000) // MINUTE - plan.windows - 2) * MINUTE
         section = {
             "code": "benchmarks.peer_sides.streams_work:keep_texts",
-            "group": _TOPIC,
-            "options": {"topic": _TOPIC, "output": _OUTPUT},
+            "group": topic,
+            "options": {"topic": topic, "output": self._output},
             "channel": {"processor": {"state": {"checkpoint": "1s"}}},
         }
         sections = {"topologies": {"bench": section}}
         settings = Settings(stack.addresses(servers), {}, sections, {})
-        self._daemon = Daemon("bench", servers.directory / "restarting", settings)
+        self._daemon = Daemon(topic, servers.directory / "restarting", settings)
 
     def fill(self) -> int:
         """Have all windows filled, and return the most memory that this took, in MiB."""
@@ -127,7 +139,7 @@ class _Stand:
         self._daemon.kill()
         last = self._plan.windows - 1
         self._send((key, last, "again") for key in range(_ASKED))
-        output = FirstOutput(self._servers.bootstrap_servers, _OUTPUT, self._plan.partitions)
+        output = FirstOutput(self._servers.bootstrap_servers, self._output, self._plan.partitions)
         begun = SYSTEM_CLOCK.monotonic()
         self._daemon.start()
         seconds = round(output.wait(_RESTART_TIMEOUT) - begun, 2)
@@ -159,7 +171,7 @@ class _Stand:
             at = self._begin + window * MINUTE
             while True:
                 try:
-                    producer.produce(_TOPIC, value, b"customer-%06d" % key, timestamp=at)
+                    producer.produce(self._topic, value, b"customer-%06d" % key, timestamp=at)
                     break
                 except BufferError:
                     producer.poll(1.0)
@@ -169,7 +181,7 @@ class _Stand:
 
     def _lag(self) -> int:
         """Return how many records are not committed."""
-        ends = stack.ends(self._servers, _TOPIC, self._plan.partitions)
+        ends = stack.ends(self._servers, self._topic, self._plan.partitions)
         (channel,) = self._daemon.get("channels")["channels"]
         committed = {each["partition"]: each["committed"] or 0 for each in channel["partitions"]}
         return sum(end - committed.get(number, 0) for number, end in ends.items())
@@ -177,15 +189,15 @@ class _Stand:
     def _require_counts(self, wanted: int) -> None:
         """Wait until the last count of each key that is asked for is ``wanted``."""
         deadline = Deadline.after(60)
-        servers = self._servers.bootstrap_servers
+        topic = (self._servers.bootstrap_servers, self._output, self._plan.partitions)
         asked = {b"customer-%06d" % key for key in range(_ASKED)}
         while True:
             found = {
                 key: json.loads(value or b"{}").get("n")
-                for key, value in stack.committed_records(servers, _OUTPUT, self._plan.partitions)
+                for key, value in stack.committed_records(*topic)
                 if key in asked
             }
             if found == dict.fromkeys(asked, wanted):
                 return
             if deadline.expired:
-                raise AssertionError(f"{_OUTPUT} has {found}; {wanted} of each was expected")
+                raise AssertionError(f"{self._output} has {found}; {wanted} of each was expected")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks import stack
 from benchmarks.report import Report, say
 from benchmarks.rounds import SHORTEST, alternate, warmed
-from benchmarks.streams.restart import RestartPlan, restarting
+from benchmarks.streams.restart import MANY_KEYS, RestartPlan, holding, restarting
 from benchmarks.streams.sides import OTHERS, SIDES, Runner, command_of
 from benchmarks.streams.topics import StreamTopics
 from headrace.devstack.jars import KAFKA_STREAMS
@@ -38,7 +38,11 @@ _TOPICS = {"wordcount": "lines", "join": "pairs"}
 _RATIO = "ratio_to_kafka_streams"
 
 #: What the figures of the restart are at most: seconds, and MiB with the default state.cache.
-_MOST = {"restart_first_output_s": 5.0, "restarted_memory_mib": 564, "filled_memory_mib": 564}
+_MOST = {
+    "restart_first_output_s": 5.0,
+    "restarted_memory_mib": 564,
+    "many_keys_memory_mib": 564,
+}
 
 _LEAST = {f"{kind}_{_RATIO}": target for kind, target in _TARGETS.items() if target is not None}
 
@@ -66,6 +70,7 @@ class Plan:
     keys: int = 10_000
     kinds: Sequence[str] = tuple(_TARGETS)
     restart: RestartPlan | None = field(default_factory=RestartPlan)
+    many: RestartPlan | None = MANY_KEYS
 
 
 def run(plan: Plan | None = None) -> Report:
@@ -81,6 +86,7 @@ def run(plan: Plan | None = None) -> Report:
     with stack.servers() as servers:
         found = dict(_each_kind(plan, servers))
         restarted = {} if plan.restart is None else restarting(servers, plan.restart)
+        restarted |= {} if plan.many is None else holding(servers, plan.many)
     figures = figures_of(found) | restarted
     described = {
         "rounds": plan.rounds,

@@ -355,6 +355,7 @@ def test_streams_count_the_same_on_both_sides() -> None:
         keys=500,
         kinds=("tumbling", "session", "wordcount", "join", "spark"),
         restart=RestartPlan(keys=200, windows=3, partitions=2, kills=1),
+        many=RestartPlan(keys=2_000, windows=1, row=10, partitions=2, kills=0),
     )
     try:
         report = streams(plan)
@@ -378,6 +379,7 @@ def test_streams_count_the_same_on_both_sides() -> None:
         assert figures[f"tumbling_ratio_to_{other}"] > 0
     assert figures["restart_first_output_s"] > 0
     assert figures["restarted_memory_mib"] > 0
+    assert figures["many_keys_memory_mib"] > 0
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ _MET = {
 _AT_MOST = {
     "restart_first_output_s": 5.0,
     "restarted_memory_mib": 564,
-    "filled_memory_mib": 564,
+    "many_keys_memory_mib": 564,
 }
 
 #: Milliseconds since the epoch, on five minutes.
