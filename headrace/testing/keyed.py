@@ -109,9 +109,10 @@ class MemoryStore(StateStore):
 
     @override
     def rows(self, partition: int, first: bytes = b"") -> Iterator[tuple[bytes, KeyRow]]:
-        keys = sorted(key.key for key in self._rows if key.partition == partition)
+        rows = {each.key: row for each, row in self._rows.items() if each.partition == partition}
+        keys = sorted(rows)
         for key in keys[bisect_left(keys, first) :]:
-            yield key, decode_row(self._rows[PartitionKey(partition, key)])
+            yield key, decode_row(rows[key])
 
     @override
     def heads(self, partition: int, prefix: bytes, length: int) -> set[bytes]:

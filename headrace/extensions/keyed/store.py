@@ -16,7 +16,7 @@ from heapq import merge
 from itertools import chain, repeat, takewhile
 from math import ceil
 from operator import itemgetter
-from threading import Lock
+from threading import Condition, Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import structlog
@@ -143,7 +143,10 @@ class StateStore(Protocol):
         ...
 
     def rows(self, partition: int, first: bytes = b"") -> Iterator[tuple[bytes, KeyRow]]:
-        """Yield the rows of a partition from a key on, in the order of their keys' bytes."""
+        """Yield the rows of a partition from a key on, in the order of their keys' bytes.
+
+        They are as they were at the first one, whatever is put meanwhile.
+        """
         ...
 
     def heads(self, partition: int, prefix: bytes, length: int) -> set[bytes]:
@@ -194,6 +197,9 @@ _BLOCK_CACHE_BYTES = 32 << 20
 
 #: What a row costs in the cache beside its bytes, about.
 _ENTRY_BYTES = 200
+
+#: Seconds in which scans have to end that are under way when the store is closed.
+_SCAN_TIMEOUT = 5.0
 
 
 def _weight(rows: Mapping[bytes, bytes]) -> int:
@@ -439,6 +445,9 @@ class RocksStore(StateStore):
         # held while the table is written, and taken before the other lock: of two writes of a row
         # the later one comes last, and none comes after what empties the database
         self._flushing = Lock()
+        # each scan under way has a view, which keeps the files open
+        self._scans = 0
+        self._scan_ended = Condition()
         # what was counted and written since counting began, and the partitions that are counted
         self._counts: dict[int, _Count] = {}
         self._counted: set[int] = set()
@@ -483,7 +492,7 @@ class RocksStore(StateStore):
             StartError: the files cannot be used.
         """
         with self._flushing, self._lock:
-            self._close_database()
+            self._close_database(self._take_database())
             aside = self._folder.with_name(f"{self._folder.name}.corrupt-{time.time_ns()}")
             self._folder.rename(aside)
             self._clear_cache()
@@ -850,6 +859,8 @@ class RocksStore(StateStore):
         options = ReadOptions()
         options.set_total_order_seek(True)
         entries = None
+        with self._scan_ended:
+            self._scans += 1
         try:
             entries = self._files.iter(options)
             entries.seek(first)
@@ -867,6 +878,9 @@ class RocksStore(StateStore):
         finally:
             # the error has this frame, and an iterator would keep the files open
             del entries
+            with self._scan_ended:
+                self._scans -= 1
+                self._scan_ended.notify_all()
 
     def measure(self, partition: int) -> Iterator[None]:
         """Count what there is of a partition, in steps; :meth:`size` knows it after the last one.
@@ -977,11 +991,19 @@ class RocksStore(StateStore):
                 self.flush()
         except StateStoreError as error:
             log.warning("state_store_not_flushed", folder=str(self._folder), error=str(error))
-        with self._flushing, self._lock:
-            self._close_database()
+        with self._flushing:
+            with self._lock:
+                database = self._take_database()
+            # no scan begins any more, and the next one to open the files needs them closed
+            with self._scan_ended:
+                self._scan_ended.wait_for(lambda: not self._scans, _SCAN_TIMEOUT)
+            self._close_database(database)
 
-    def _close_database(self) -> None:
+    def _take_database(self) -> Rdict | None:
         database, self._database = self._database, None
+        return database
+
+    def _close_database(self, database: Rdict | None) -> None:
         try:
             if database is not None:
                 database.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -30,6 +31,8 @@ from headrace.extensions.keyed.store import (
 from headrace.extensions.keyed.unwritten import Unwritten
 from headrace.keyed import at_clock, at_event
 from headrace.testing.keyed import MemoryStore
+from tests.unit.channel.in_memory import eventually
+from tests.unit.channel.recorder import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -623,3 +626,34 @@ def test_a_partition_that_is_dropped_has_no_size(tmp_path: Path) -> None:
         pass
     assert store.size(0) == StoreSize()
     store.close()
+
+
+def test_a_close_waits_for_rows_that_are_being_read(tmp_path: Path) -> None:
+    """The files can be opened again at once, and the reader gets all rows."""
+    store, again = opened(tmp_path), RocksStore(tmp_path / "db")
+    # as many as take longer to read than the files to open
+    names = [PartitionKey(0, b"%d" % number) for number in range(50_000)]
+    store.put([(name, RowChange(None, row("1"))) for name in names])
+    store.flush()
+    rows = store.rows(0)
+    next(rows)
+
+    def reopen() -> None:
+        store.close()
+        again.open()
+
+    with ThreadPoolExecutor(1) as pool:
+        reopened = pool.submit(reopen)
+        eventually(lambda: not is_open(store) or reopened.done())
+        assert sum(1 for _ in rows) == len(names) - 1
+        reopened.result(PATIENCE)
+    again.close()
+
+
+def is_open(store: RocksStore) -> bool:
+    """Return whether a store can be read."""
+    try:
+        store.has_any(0)
+    except StateStoreError:
+        return False
+    return True
