@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 from urllib.parse import quote, urlencode
 
 from fastapi import Path, Query
@@ -27,6 +27,8 @@ from headrace.ops.admin.document import (
 from headrace.ops.admin.models import ApiError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from headrace.channel.channel import InboundKafkaChannel
     from headrace.extensions.keyed.row import KeyRow
     from headrace.extensions.keyed.state import Progress
@@ -192,6 +194,7 @@ class StateReads:
         """
         reader, config = reader_of(channel), _processor_of(channel)
         name = _bytes_of(key, config, is_hex=is_hex)
+        held = {each.partition: each for each in reader.partitions()}
         found = reader.find(name, partition)
         if len(found) > 1:
             numbers = ", ".join(str(each.partition) for each in found)
@@ -203,7 +206,15 @@ class StateReads:
                 next_step="choose one with partition",
             )
         if not found:
-            raise self._not_found_error(channel, reader, key, name, partition, is_hex=is_hex)
+            # what was given up meanwhile was not looked into, nor what was restored
+            ready = {each.partition for each in reader.partitions() if each.restoring is None}
+            held = {
+                number: each
+                for number, each in held.items()
+                if each.restoring is not None or number in ready
+            }
+            number = partition if partition is not None else _expected_in(channel, name)
+            raise self._not_found_error(channel, key, number, held, is_hex=is_hex)
         return described_key(found[0], config)
 
     def page(
@@ -219,7 +230,7 @@ class StateReads:
         """Return a page of keys. Raises as :meth:`key`."""
         reader, config = reader_of(channel), _processor_of(channel)
         begin = _bytes_of(prefix, config, is_hex=is_hex)
-        found = reader.page(begin, _cursor(after), limit + 1, partition)
+        found = reader.page(begin, read_cursor(after), limit + 1, partition)
         shown, more = found[:limit], found[limit:]
         held = reader.partitions()
         return KeysPage(
@@ -246,65 +257,85 @@ class StateReads:
     def _not_found_error(
         self,
         channel: InboundKafkaChannel,
-        reader: StateReader,
         key: str,
-        name: bytes,
-        partition: int | None,
+        number: int | None,
+        held: Mapping[int, StatePartition],
         *,
         is_hex: bool,
     ) -> ApiError:
-        """Return why there is nothing to show of a key here."""
-        number = partition if partition is not None else _expected_in(channel, name)
-        held = {each.partition: each for each in reader.partitions()}
+        """Return why there is nothing to show of a key here; ``number`` is where it has to be."""
         if number is None:
             # the same key is in every partition
             waiting = [each for each in held.values() if each.restoring is not None]
-            return _restoring(channel, waiting[0]) if waiting else _absent(channel, key, None)
+            return restoring_error(channel, waiting[0]) if waiting else _absent(channel, key, None)
         if number not in held:
             return self._elsewhere(channel, key, number, is_hex=is_hex)
         if held[number].restoring is not None:
-            return _restoring(channel, held[number])
+            return restoring_error(channel, held[number])
         return _absent(channel, key, number)
 
     def _elsewhere(
         self, channel: InboundKafkaChannel, key: str, number: int, *, is_hex: bool
     ) -> ApiError:
-        partition = TopicPartition(channel.config.topics[0], number)
-        if number >= channel.topics.get(partition.topic, number + 1):
+        if number >= channel.topics.get(channel.config.topics[0], number + 1):
             return _absent(channel, key, number)
-        nodes = read_nodes(self._controller.session, channel.config.group, [partition.topic])
-        owner = nodes.owner_names.get(partition)
-        if not owner or owner == self._controller.config.instance_id:
-            return ApiError(
-                HTTPStatus.SERVICE_UNAVAILABLE,
-                "not_owned",
-                f"{partition}, where key {key} is, has no owner at this moment",
-                value=key,
-                next_step="ask again in some seconds; headrace status shows who owns what",
-                headers={"Retry-After": "1"},
-            )
-        member = nodes.members.get(owner)
-        url = None if member is None or member.document is None else member.document.admin
-        if url is None:
-            return ApiError(
-                HTTPStatus.MISDIRECTED_REQUEST,
-                "held_elsewhere",
-                f"key {key} is in {partition}, which member {owner} has",
-                value=key,
-                next_step=f"ask {owner}'s own API: it is not reached from other machines (its "
-                "admin.host is loopback, without admin.advertised_url, or its version publishes no "
-                "address)",
-            )
-        query = urlencode({"partition": number, **({"hex": "true"} if is_hex else {})})
-        place = f"/api/v1/channels/{quote(channel.name, safe='')}/state/{quote(key, safe='')}"
-        return ApiError(
-            HTTPStatus.TEMPORARY_REDIRECT,
-            "held_elsewhere",
-            f"key {key} is in {partition}, which member {owner} has at {url}",
-            value=key,
-            next_step=f"ask {url}, with its own token",
-            headers={"Location": f"{url}{place}?{query}"},
+        path = f"/api/v1/channels/{quote(channel.name, safe='')}/state/{quote(key, safe='')}"
+        query = {"hex": "true"} if is_hex else {}
+        return held_elsewhere(
+            self._controller, channel, number, Asked(f"key {key}", key, path, query)
         )
+
+
+class Asked(NamedTuple):
+    """A question to a partition: in words, the value that names it, and the request."""
+
+    what: str
+    value: str
+    path: str
+    query: Mapping[str, str]
+
+
+def held_elsewhere(
+    controller: Controller, channel: InboundKafkaChannel, number: int, asked: Asked
+) -> ApiError:
+    """Return what leads to the member that has a partition. Blocks for ZooKeeper.
+
+    Raises:
+        HeadraceError: ZooKeeper did not answer.
+    """
+    partition = TopicPartition(channel.config.topics[0], number)
+    nodes = read_nodes(controller.session, channel.config.group, [partition.topic])
+    owner = nodes.owner_names.get(partition)
+    if not owner or owner == controller.config.instance_id:
+        return ApiError(
+            HTTPStatus.SERVICE_UNAVAILABLE,
+            "not_owned",
+            f"{partition}, where {asked.what} is, has no owner at this moment",
+            value=asked.value,
+            next_step="ask again in some seconds; headrace status shows who owns what",
+            headers={"Retry-After": "1"},
+        )
+    member = nodes.members.get(owner)
+    url = None if member is None or member.document is None else member.document.admin
+    if url is None:
+        return ApiError(
+            HTTPStatus.MISDIRECTED_REQUEST,
+            "held_elsewhere",
+            f"{asked.what} is in {partition}, which member {owner} has",
+            value=asked.value,
+            next_step=f"ask {owner}'s own API: it is not reached from other machines (its "
+            "admin.host is loopback, without admin.advertised_url, or its version publishes no "
+            "address)",
+        )
+    query = urlencode({"partition": number, **asked.query})
+    return ApiError(
+        HTTPStatus.TEMPORARY_REDIRECT,
+        "held_elsewhere",
+        f"{asked.what} is in {partition}, which member {owner} has at {url}",
+        value=asked.value,
+        next_step=f"ask {url}, with its own token",
+        headers={"Location": f"{url}{asked.path}?{query}"},
+    )
 
 
 def state_reader_of(channel: InboundKafkaChannel) -> StateReader | None:
@@ -357,7 +388,12 @@ def _bytes_of(key: str, config: StateProcessorConfig, *, is_hex: bool) -> bytes:
         ) from error
 
 
-def _cursor(after: str | None) -> tuple[int, bytes] | None:
+def read_cursor(after: str | None) -> tuple[int, bytes] | None:
+    """Return the partition and the key that the next of a page names, None without any.
+
+    Raises:
+        ApiError: it is not the next of a page.
+    """
     if after is None:
         return None
     number, colon, name = after.partition(":")
@@ -395,9 +431,10 @@ def _absent(channel: InboundKafkaChannel, key: str, number: int | None) -> ApiEr
             "unknown_key",
             f"channel {channel.name} has no row {key} in the partitions of this process",
             value=key,
-            next_step="a row's key is STORE/KEY, that of a window STORE/BEGIN/KEY, of a session or "
-            "a sliding window STORE/END/BEGIN/KEY, with 19 digits for a time; headrace state list "
-            "shows what there is. Other members have other partitions",
+            next_step="headrace streams rows TOPOLOGY STORE KEY finds rows by keys. Here it is "
+            "STORE/KEY, that of a window STORE/BEGIN/KEY, of a session or a sliding window "
+            "STORE/END/BEGIN/KEY, with 19 digits for a time; headrace state list shows what there "
+            "is. Other members have other partitions",
         )
     place = "" if number is None else f"; it would be in partition {number}"
     return ApiError(
@@ -410,7 +447,8 @@ def _absent(channel: InboundKafkaChannel, key: str, number: int | None) -> ApiEr
     )
 
 
-def _restoring(channel: InboundKafkaChannel, held: StatePartition) -> ApiError:
+def restoring_error(channel: InboundKafkaChannel, held: StatePartition) -> ApiError:
+    """Return what is said of a partition whose state is not there yet."""
     status = restore_status(held)
     assert status is not None, "it is not there yet"
     wait = 1 if status.left_s is None else max(1, round(status.left_s))
@@ -459,7 +497,7 @@ def _task(topic: str, each: StatePartition) -> Task:
         offset=_offset_of(progress),
         offsets=dict(each.offsets),
         commits=progress.number,
-        stream_time=_time_of(progress.time),
+        stream_time=time_of(progress.time),
     )
 
 
@@ -478,12 +516,12 @@ def described_key(found: FoundKey, config: StateProcessorConfig) -> KeyedState:
         partition=found.partition,
         state=state,
         timers=[
-            TimerStatus(name=name, due=_time_of(timer.due), clock=timer.clock.value)
+            TimerStatus(name=name, due=time_of(timer.due), clock=timer.clock.value)
             for name, timer in sorted(found.row.timers.items())
         ],
         quarantined=found.row.quarantined,
         problem=problem,
-        stream_time=_time_of(found.progress.time),
+        stream_time=time_of(found.progress.time),
         offset=_offset_of(found.progress),
         offsets=dict(found.offsets),
         restored=True,
@@ -526,5 +564,6 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _time_of(milliseconds: int | None) -> datetime | None:
+def time_of(milliseconds: int | None) -> datetime | None:
+    """Return a time as documents have it."""
     return None if milliseconds is None else moment(max(milliseconds / 1000, _FIRST))

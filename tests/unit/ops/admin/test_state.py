@@ -238,6 +238,32 @@ def test_a_key_of_a_partition_that_is_restored_is_503(bare: Scene, kept: Kept) -
     ]
 
 
+@pytest.mark.parametrize("becomes", ["restored", "given up"])
+def test_a_key_whose_partition_changes_while_it_is_looked_for_is_503(
+    bare: Scene, kept: Kept, monkeypatch: pytest.MonkeyPatch, becomes: str
+) -> None:
+    """It was not looked into, so nothing says that there is no such key."""
+    kept.commit(1, {b"d": KeyRow(b"1")})
+    find = kept.reader.find
+
+    def find_and_change(key: bytes, partition: int | None = None) -> list[Any]:
+        if becomes == "given up":
+            kept.held = {0}
+            kept.state.release(1)
+        found = find(key, partition)
+        if becomes == "restored":
+            kept.state.admit(1)
+        return found
+
+    with with_state(bare, kept) as channel:
+        eventually(lambda: len(channel.partitions()) == 2)
+        if becomes == "restored":
+            kept.state.release(1)
+        monkeypatch.setattr(kept.reader, "find", find_and_change)
+        name, _ = problem(bare.get(f"{STATE}/d"), 503)
+    assert name == ("restoring" if becomes == "restored" else "not_owned")
+
+
 def test_tasks_have_rows_bytes_and_timers(bare: Scene, kept: Kept) -> None:
     """Counts follow writes and deletions, from any rows at their start."""
     timed = KeyRow.of(b"1", {"x": at_event(1), "y": at_clock(2)})
