@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, compress, islice, takewhile
@@ -80,6 +81,35 @@ class Layer:
             for key, (_, after) in self.changes.items()
             if after is not None and after[1] and (timers := timers_of(key.key, after))
         }
+
+
+class CommittedRows:
+    """The committed rows of a partition, and where it is with them: ``progress``."""
+
+    def __init__(self, store: StateStore, partition: int, progress: Progress) -> None:
+        self._store, self._partition = store, partition
+        self.progress = progress
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the states of keys, None where there is none.
+
+        Raises:
+            StateStoreError: they cannot be read.
+        """
+        rows = self._store.get_many([PartitionKey(self._partition, key) for key in keys])
+        return [None if row is None else row.state for row in rows]
+
+    def scan(self, first: bytes) -> Iterator[tuple[bytes, KeyRow]]:
+        """Return the rows from a key on as they are now, in the order of their keys.
+
+        They may be read later, while others are committed.
+
+        Raises:
+            StateStoreError: they cannot be read; the rest raises it as well.
+        """
+        rows = self._store.rows(self._partition, first)
+        # with the first row the store has a view of all of them
+        return chain(list(islice(rows, 1)), rows)
 
 
 class LayeredState:
@@ -369,6 +399,17 @@ class LayeredState:
                 lambda row: row[0].startswith(prefix), self._store.rows(partition, first)
             )
             return list(islice(rows, limit)), self._progress_of(partition)
+
+    @contextmanager
+    def reading(self, partition: int) -> Iterator[CommittedRows]:
+        """Yield the committed rows of a partition; no commit is applied before the block ends.
+
+        Raises:
+            StateStoreError: its state is not there yet.
+        """
+        with self._lock:
+            self._require_ready({partition})
+            yield CommittedRows(self._store, partition, self._progress_of(partition))
 
     # --- commits ----------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from headrace.core.clock import SYSTEM_CLOCK, Clock
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from headrace.extensions.keyed.phases import PhaseTotals
     from headrace.extensions.keyed.row import KeyRow
     from headrace.extensions.keyed.standby_reader import StandbyProgress
-    from headrace.extensions.keyed.state import LayeredState, Progress
+    from headrace.extensions.keyed.state import CommittedRows, LayeredState, Progress
     from headrace.extensions.keyed.store import RocksStore
     from headrace.telemetry.metrics import OperatorSnapshot
 
@@ -110,7 +111,7 @@ class StateReader:
                 found,
                 None if ready else progress.get(number, RestoreProgress()),
                 self._store.size(number) if ready else None,
-                self._offsets(number, found),
+                self.offsets(number, found),
             )
             for number in held
             for ready in [self._state.is_ready(number)]
@@ -121,8 +122,8 @@ class StateReader:
         """Return the partitions of others of which a copy is kept, by number. Does not block."""
         return [StandbyPartition(*each) for each in sorted(self._followed().items())]
 
-    def _offsets(self, number: int, progress: Progress) -> dict[str, int]:
-        """Return the offsets that a state is of, by topic."""
+    def offsets(self, number: int, progress: Progress) -> dict[str, int]:
+        """Return the offsets that a partition's state is of, by topic."""
         topics = self._topics_of(number)
         return {topics[each]: at for each, at in progress.offsets.items() if each in topics}
 
@@ -196,8 +197,14 @@ class StateReader:
             limit -= len(rows)
             yield from (self._found(number, key, row, progress) for key, row in rows)
 
+    @contextmanager
+    def reading(self, number: int) -> Iterator[CommittedRows]:
+        """Yield the committed rows of a partition, as :meth:`LayeredState.reading`."""
+        with self._state.reading(number) as rows:
+            yield rows
+
     def _found(self, number: int, key: bytes, row: KeyRow, progress: Progress) -> FoundKey:
-        return FoundKey(number, key, row, progress, self._offsets(number, progress))
+        return FoundKey(number, key, row, progress, self.offsets(number, progress))
 
     def _ready(self) -> list[int]:
         return [number for number in sorted(self._held()) if self._state.is_ready(number)]

@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 from headrace.extensions.streams.columns import evaluate
 from headrace.extensions.streams.encode import json_texts
 from headrace.extensions.streams.expressions import CallNode, Part, PartNode
-from headrace.extensions.streams.types import Kind
+from headrace.extensions.streams.fitted import fit
+from headrace.extensions.streams.types import LEAST_INT, MOST_INT, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,6 +51,48 @@ def encode_keys(parts: Sequence[pa.Array], types: Sequence[Type]) -> pa.Array:
     if types[0].kind in {Kind.INT, Kind.BOOL}:
         values = values.cast(pa.string())
     return values.cast(pa.binary())
+
+
+def parse_key(text: str, types: Sequence[Type]) -> bytes:
+    """Return the bytes of a key as people write it: its text, digits, or an array in JSON.
+
+    Bytes are written in hexadecimal digits. Any thread.
+
+    Raises:
+        ValueError: it is no such key; the text says what it has to be.
+    """
+    if len(types) > 1:
+        return _parse_several(text, types)
+    match types[0].kind:
+        case Kind.INT:
+            if not text.removeprefix("-").isdecimal() or not LEAST_INT <= int(text) <= MOST_INT:
+                raise ValueError("a whole number of 64 bits")
+            return str(int(text)).encode()
+        case Kind.BOOL:
+            if text not in {"true", "false"}:
+                raise ValueError("true or false")
+        case Kind.BYTES:
+            try:
+                return bytes.fromhex(text)
+            except ValueError:
+                raise ValueError("hexadecimal digits, two for each byte") from None
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _parse_several(text: str, types: Sequence[Type]) -> bytes:
+    wanted = f"an array in JSON of {', '.join(map(str, types))}"
+    try:
+        parts = json.loads(text)
+        if not isinstance(parts, list):
+            raise TypeError(text)  # noqa: TRY301 - told as those of fit
+        pairs = list(zip(parts, types, strict=True))
+        values = [pa.array([fit(part, kind)], kind.arrow()) for part, kind in pairs]
+    except (TypeError, ValueError, RecursionError):
+        raise ValueError(wanted) from None
+    key = encode_keys(values, types)[0].as_py()
+    if key is None:
+        raise ValueError(wanted)
+    return bytes(key)
 
 
 def decode_keys(keys: pa.Array, types: Sequence[Type]) -> Keys:

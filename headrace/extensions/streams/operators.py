@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from headrace.extensions.streams.expressions import document_of
+from headrace.extensions.streams.expressions import FieldNode, document_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -47,6 +47,13 @@ class Output:
     by: tuple[Node, ...] = ()
     is_table: bool = False
     windows: Windows | None = None
+
+    @property
+    def key_fields(self) -> tuple[str | None, ...]:
+        """Return the fields that are equal to the parts of the key, by their names in JSON."""
+        fields = self.row.__fields__
+        known = [fields[each.name].name for each in self.by if isinstance(each, FieldNode)]
+        return tuple(known) if known else (None,) * len(self.key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

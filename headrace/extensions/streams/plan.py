@@ -280,6 +280,19 @@ class Plan:
                 found[changelog_name(f"{self.group}.{part}", topic)] = part
         return found
 
+    @property
+    def stores_of_channels(self) -> tuple[tuple[Store, Channel], ...]:
+        """Return the stores that have a name of the author's, each with the channel that has it.
+
+        A shared table is whole in each member, and in no channel.
+        """
+        return tuple(
+            (store, channel)
+            for store in self.stores
+            for channel in self.channels
+            if store.kind != SUBSCRIPTIONS and store.holder in channel.operators
+        )
+
     def document(self) -> dict[str, Any]:
         """Return the plan as JSON values; its members are in the same order in any process."""
         return {

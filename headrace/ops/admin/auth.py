@@ -234,8 +234,10 @@ OPEN_PATHS = frozenset({"/", "/health/live", "/health/ready"})
 #: What is read with a token only, also on loopback: more than any user of the machine should see.
 GUARDED_READS = frozenset({"/api/v1/config", "/api/v1/stacks"})
 
-#: The same of states by key, and of taps, which have what records brought.
-_RECORDS = re.compile(r"/api/v1/channels/[^/]+/(state(/.*)?|tap)", re.DOTALL)
+#: The same of states by key, of topologies' rows and of taps, which have what records brought.
+_RECORDS = re.compile(
+    r"/api/v1/(channels/[^/]+/(state(/.*)?|tap)|topologies/[^/]+/stores/.*)", re.DOTALL
+)
 
 
 def is_guarded_read(path: str) -> bool:

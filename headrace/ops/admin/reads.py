@@ -25,6 +25,20 @@ from headrace.ops.admin.state import (
     StateReads,
     Tasks,
 )
+from headrace.ops.admin.stores import (
+    From,
+    KeyRows,
+    OneTask,
+    OneWindow,
+    RowKey,
+    RowLimit,
+    RowsPage,
+    StoreName,
+    StoreReads,
+    Stores,
+    To,
+    TopologyName,
+)
 from headrace.ops.admin.tap import (
     MEDIA_TYPE,
     USUAL,
@@ -108,6 +122,7 @@ class Reads:
         self._builder = builder
         self._clock = clock
         self._state = StateReads(controller)
+        self._stores = StoreReads(controller)
         self._taps = TapReads(process, lambda: Redaction(controller.config.admin.redact), clock)
 
     def partitions(self, name: ChannelName) -> d.Partitions:
@@ -149,6 +164,45 @@ class Reads:
     def tasks(self, name: ChannelName) -> Tasks:
         """Return where the state of each partition stands."""
         return self._state.tasks(find_channel(self._controller, name))
+
+    def stores(self, topology: TopologyName) -> Stores:
+        """Return the stores of a topology."""
+        return self._stores.stores(topology)
+
+    def store_rows(  # noqa: PLR0917 - one for each parameter of the query
+        self,
+        topology: TopologyName,
+        store: StoreName,
+        prefix: Prefix = "",
+        window: OneWindow = None,
+        limit: RowLimit = 100,
+        after: After = None,
+        partition: OneTask = None,
+    ) -> Response:
+        """Return rows of a store, a page at a time."""
+        return self._stores.page(
+            topology,
+            store,
+            prefix=prefix,
+            window=window,
+            limit=limit,
+            after=after,
+            partition=partition,
+        )
+
+    def key_rows(  # noqa: PLR0917 - one for each parameter of the query
+        self,
+        topology: TopologyName,
+        store: StoreName,
+        key: RowKey,
+        since: From = None,
+        until: To = None,
+        partition: OneTask = None,
+    ) -> Response:
+        """Return the row of a key, or its windows, as committed."""
+        return self._stores.rows(
+            topology, store, key, since=since, until=until, partition=partition
+        )
 
     async def tap(  # noqa: PLR0917 - one for each parameter of the query
         self,
@@ -225,6 +279,14 @@ class Reads:
         yield _Endpoint(f"{channel}/tap", self.tap, title, (404, 409, 422), _LINES, _PLAIN)
         title = "The plans of topologies of streams"
         yield _Endpoint("/api/v1/topologies", look.topologies, title)
+        stores = "/api/v1/topologies/{topology}/stores"
+        yield _Endpoint(stores, self.stores, "The stores of a topology", (404, 422, 503))
+        title, refusals = "Rows of a store", (307, 404, 421, 422, 503)
+        store = f"{stores}/{{store}}"
+        page = {"response_model": RowsPage}
+        yield _Endpoint(store, self.store_rows, title, refusals, more=page)
+        title, key = "The rows of a key", {"response_model": KeyRows}
+        yield _Endpoint(f"{store}/{{key:path}}", self.key_rows, title, refusals, more=key)
         yield _Endpoint("/api/v1/members", look.members, "The members of each group", (503,))
         yield _Endpoint("/api/v1/history", self.history, "The last hour in numbers", (422,))
         yield _Endpoint("/api/v1/events", self.events, "The recent log events", (422,))

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _DESCRIPTION = """\
 What a Headrace process is doing, and changes to it. Every change is a POST and takes the token, as
 `Authorization: Bearer TOKEN`, or a client certificate. On loopback reading takes no token, but for
-the configuration, the stacks and states by key; elsewhere it does, but for `/health`.
+the configuration, the stacks, and states and rows by key; elsewhere it does, but for `/health`.
 """
 
 

@@ -80,14 +80,14 @@ class MemoryReducerRows:
         return list(self._rows.items())
 
 
-class _KeyState(NamedTuple):
+class KeyState(NamedTuple):
     """A key's state in JSON, None where there is none, and when its timers are due."""
 
     state: bytes | None
     timers: Mapping[str, int]
 
     @classmethod
-    def of(cls, row: bytes | None) -> _KeyState:
+    def of(cls, row: bytes | None) -> KeyState:
         """Return what a row has."""
         if row is None:
             return cls(None, {})
@@ -130,7 +130,7 @@ class ReduceState:
         self._rows, self._partition = rows, partition
         self._names: dict[bytes, Any] = {}
         self._timers = {
-            key: timers for key, row in rows.items() if (timers := _KeyState.of(row).timers)
+            key: timers for key, row in rows.items() if (timers := KeyState.of(row).timers)
         }
         # a timer that was set again or cancelled is left here until it is due
         self._due = [
@@ -169,7 +169,7 @@ class ReduceState:
     def stored(self) -> Iterator[tuple[bytes, Any]]:
         """Yield the state of each key that has one."""
         for key, row in sorted(self._rows.items()):
-            state = _KeyState.of(row).state
+            state = KeyState.of(row).state
             if state is not None:
                 yield key, _read(state)
 
@@ -203,11 +203,11 @@ class ReduceState:
         Raises:
             Exception: it fails, or returns what cannot be used; then nothing is changed.
         """
-        known = _KeyState.of(self._rows.read(key))
+        known = KeyState.of(self._rows.read(key))
         state = None if known.state is None else _read(known.state)
         state, outputs, timers = self._operator.reducer(self._name(key), state, [fact], self.time)
         made = [self._made(each, key, ts, at) for each in outputs]
-        after = _KeyState(None if state is None else _write(state), _due_times(timers))
+        after = KeyState(None if state is None else _write(state), _due_times(timers))
         self._rows.write(key, after.row())
         self._set_timers(key, after.timers, fact)
         return made

@@ -58,6 +58,17 @@ class KnowingStore(ChangingStore, Protocol):
         ...
 
 
+def time_in_key(time: int) -> bytes:
+    """Return a time as keys of rows have it: they are in its order."""
+    return b"%0*d" % (_DIGITS, time)
+
+
+def split_times(key: bytes, count: int) -> tuple[list[int], bytes]:
+    """Return the times that a row's key without the store begins with, and the group's key."""
+    *times, name = key.split(b"/", count)
+    return [int(each) for each in times], name
+
+
 def rows_prefix(store: str) -> bytes:
     """Return what the keys of a store's rows begin with."""
     return f"{store}/".encode()
