@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from headrace.core.errors import PoisonRecordError, RetryableError
     from headrace.core.records import Assignment, Batch, Record, TopicPartition
     from headrace.core.tables import table_of
+    from headrace.extensions.streams.errors import QuestionError
+    from headrace.ops.admin.state_client import StateClient
     from headrace.processors import BatchProcessor, BatchResponse, ChannelContext, Request
     from headrace.processors.simple import SimpleKafkaProcessor, SimpleOptions
     from headrace.telemetry.logs import configure_logging
@@ -40,6 +42,8 @@ _HOMES = {
         "headrace.core.errors": ("PoisonRecordError", "RetryableError"),
         "headrace.core.records": ("Assignment", "Batch", "Record", "TopicPartition"),
         "headrace.core.tables": ("table_of",),
+        "headrace.extensions.streams.errors": ("QuestionError",),
+        "headrace.ops.admin.state_client": ("StateClient",),
         "headrace.processors": ("BatchProcessor", "BatchResponse", "ChannelContext", "Request"),
         "headrace.processors.simple": ("SimpleKafkaProcessor", "SimpleOptions"),
         "headrace.telemetry.logs": ("configure_logging",),
@@ -66,11 +70,13 @@ __all__ = [
     "PauseMode",
     "PauseReason",
     "PoisonRecordError",
+    "QuestionError",
     "Record",
     "Request",
     "RetryableError",
     "SimpleKafkaProcessor",
     "SimpleOptions",
+    "StateClient",
     "TopicPartition",
     "Until",
     "configure_logging",

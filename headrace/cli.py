@@ -128,7 +128,7 @@ COMMANDS = (
     Command(
         "streams",
         Panel.CONFIGURE,
-        "Show the channels, topics and stores that a topology of streams becomes.",
+        "Show what a topology of streams is run as, and the rows of its stores.",
         "headrace.ops.streams.cli:app",
     ),
     Command(

@@ -1,22 +1,26 @@
-"""``headrace streams plan``.
+"""``headrace streams plan|rows``.
 
 Exit codes: 0 shown; 2 the configuration or the command line cannot be used.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headrace.core.options import ConfigFile, command_group
+from headrace.ops.admin.cli import connected
 
-app = command_group(help="Show the channels, topics and stores that a topology of streams becomes.")
+if TYPE_CHECKING:
+    from headrace.ops.admin.commands import Command
 
+#: The forms of a time that the API takes.
+_TIME = "milliseconds since 1970, or a time such as 2013-01-01T05:00:00Z"
 
-@app.callback()
-def streams() -> None:
-    """Keep ``plan`` a subcommand although it is the only one."""
+app = command_group(
+    help="Show what a topology of streams is run as, and the rows of its stores.",
+)
 
 
 @app.command()
@@ -45,3 +49,64 @@ def plan(
         )
     form = commands.Form.JSON if json else commands.Form.MERMAID if mermaid else commands.Form.TEXT
     raise typer.Exit(guarded(config, lambda loaded: commands.show_plan(loaded, topology, form)))
+
+
+def rows(  # noqa: PLR0917 - one for each option
+    topology: Annotated[str, typer.Argument(metavar="TOPOLOGY", help="The topology.")],
+    store: Annotated[
+        str, typer.Argument(metavar="STORE", help="The store, which is called as its operator.")
+    ],
+    key: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="KEY",
+            help="The key: its text or its digits; several parts as an array in JSON.",
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--from", metavar="TIME", help=f"Only windows of KEY from then on: {_TIME}."),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--to", metavar="TIME", help="Only windows of KEY before.")
+    ] = None,
+    window: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Only the window that starts then; of sessions and sliding windows, that ends.",
+        ),
+    ] = None,
+    prefix: Annotated[str, typer.Option(metavar="TEXT", help="Only keys with this prefix.")] = "",
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="The most rows to show.")] = 100,
+    partition: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Only this partition.")
+    ] = None,
+    *,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print JSON for scripts, one line per row.")
+    ] = False,
+) -> Command:
+    """Show committed rows of a store, of one key or of all, from a running process.
+
+    Rows have the fields that the store's operator writes. Windows are those that are not over.
+
+    Exit codes: 0 shown; 1 there is no such row, or another member has it; 2 the command line cannot
+    be used; 3 the process does not run; 4 the partition is being restored.
+    """
+    from headrace.ops.streams import rows as shown  # noqa: PLC0415 - takes a moment to import
+
+    if key is None:
+        if since is not None or until is not None:
+            raise typer.BadParameter("choose windows of a KEY; name it", param_hint="--from, --to")
+        wanted = {"prefix": prefix or None, "window": window, "partition": partition}
+        return shown.rows_of_store(topology, store, limit, as_json=json, **wanted)
+    if window is not None or prefix:
+        raise typer.BadParameter(
+            "choose rows of all keys; leave KEY out", param_hint="--window, --prefix"
+        )
+    bounds = {"from": since, "to": until, "partition": partition}
+    return shown.rows_of_key(topology, store, key, as_json=json, **bounds)
+
+
+app.command()(connected(rows))
