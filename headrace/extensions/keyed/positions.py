@@ -32,6 +32,26 @@ OUT_OF_RANGE = "the changelog lost what was being read"
 TRUNCATED = "the changelog lost its end, and does not lead to what was being read"
 
 
+def misfit(
+    position: Position, changelog: Changelog, bounds: tuple[int, int], now: float
+) -> str | None:
+    """Return why state at a position cannot be continued from its changelog, None where it can.
+
+    ``bounds`` are the changelog's first offset and its end, ``now`` is in seconds since the epoch.
+    """
+    (low, high), age = bounds, now - position.at
+    if position.topic_id != changelog.topic_id:
+        return "the changelog is another topic of the same name"
+    if not low <= position.offset <= high:
+        return f"the changelog has {low} to {high}"
+    if age > changelog.delete_retention:
+        return (
+            f"it is {age:.0f} s old, and the changelog keeps deletions for "
+            f"{changelog.delete_retention:.0f} s"
+        )
+    return None
+
+
 class StorePositions:
     """Compares a store's positions with the changelog. One thread; what asks brokers blocks."""
 
@@ -104,19 +124,7 @@ class StorePositions:
         position = self._store.position(number)
         if position is None:
             return None
-        age = self._clock.time() - position.at
-        reason = None
-        if lost is not None:
-            reason = lost
-        elif position.topic_id != self._changelog.topic_id:
-            reason = "the changelog is another topic of the same name"
-        elif not low <= position.offset <= high:
-            reason = f"the changelog has {low} to {high}"
-        elif age > self._changelog.delete_retention:
-            reason = (
-                f"it is {age:.0f} s old, and the changelog keeps deletions for "
-                f"{self._changelog.delete_retention:.0f} s"
-            )
+        reason = lost or misfit(position, self._changelog, (low, high), self._clock.time())
         if reason is None:
             return position.offset
         log.warning(

@@ -15,6 +15,7 @@ from headrace.telemetry.metrics import PhaseSnapshot, StateSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from headrace.extensions.keyed.api import Phases
     from headrace.extensions.keyed.phases import PhaseTotals
@@ -121,6 +122,17 @@ class StateReader:
     def standbys(self) -> list[StandbyPartition]:
         """Return the partitions of others of which a copy is kept, by number. Does not block."""
         return [StandbyPartition(*each) for each in sorted(self._followed().items())]
+
+    def copy_files(self) -> Path:
+        """Return a new folder with the files of the store, linked as they are now.
+
+        It has what is committed, of partitions that are restored or followed as far as they are.
+        The caller deletes it; the next copy and the next start do so as well.
+
+        Raises:
+            StateStoreError: they cannot be linked.
+        """
+        return self._store.copy_files()
 
     def offsets(self, number: int, progress: Progress) -> dict[str, int]:
         """Return the offsets that a partition's state is of, by topic."""

@@ -21,9 +21,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import structlog
 from rocksdict import (
+    AccessType,
     BlockBasedIndexType,
     BlockBasedOptions,
     Cache,
+    Checkpoint,
     DBCompressionType,
     Options,
     Rdict,
@@ -39,6 +41,7 @@ from headrace.extensions.keyed.errors import CorruptStoreError, StateStoreError
 from headrace.extensions.keyed.phases import PhaseTotals, Tally, summed, totals_of
 from headrace.extensions.keyed.row import KeyRow, LoadedRows, PartitionKey, RowChange
 from headrace.extensions.keyed.row_groups import NO_ROWS, GroupSize, RowGroups, summed_groups
+from headrace.extensions.keyed.store_folder import StoreFolder
 from headrace.extensions.keyed.unwritten import ABSENT, Unwritten, UnwrittenTable
 
 if TYPE_CHECKING:
@@ -461,6 +464,7 @@ class RocksStore(StateStore):
         self.cache_hits = 0
         self.cache_misses = 0
         self.is_corrupt = False
+        self._is_read_only = False
 
     def open(self) -> None:
         """Open the store, or make one.
@@ -470,8 +474,17 @@ class RocksStore(StateStore):
             StartError: another process has it, or the files cannot be used.
         """
         self._folder.parent.mkdir(parents=True, exist_ok=True)
+        self._open(AccessType.read_write())
+
+    def open_to_read(self) -> None:
+        """Open files that no process has, and write none. Raises as :meth:`open`."""
+        # rows may be in its write-ahead log alone, as after a crash
+        self._open(AccessType.read_only(error_if_log_file_exist=False))
+        self._is_read_only = True
+
+    def _open(self, access: AccessType) -> None:
         try:
-            self._database = Rdict(str(self._folder), _options())
+            self._database = Rdict(str(self._folder), _options(), access_type=access)
         except Exception as error:
             unusable = self._unusable("opened", error)
             if isinstance(unusable, CorruptStoreError):
@@ -481,6 +494,45 @@ class RocksStore(StateStore):
                 "that has it open. The folder may be deleted where headrace state topics finds no "
                 "error: then it is made again from the changelog"
             ) from error
+
+    def settle(self) -> None:
+        """Finish what an ended process had begun with the files, before the store is opened.
+
+        For the process that has the instance's lock.
+
+        Raises:
+            StartError: the files cannot be used.
+        """
+        place = StoreFolder(self._folder)
+        try:
+            if place.is_unsettled:
+                log.info("state_store_replaced", folder=str(self._folder))
+            place.settle()
+        except OSError as error:
+            raise StartError(
+                f"{error.filename}, beside the state store in {self._folder}, cannot be renamed or "
+                f"deleted: {error.strerror}; correct the rights of the folder it is in"
+            ) from error
+
+    def copy_files(self) -> Path:
+        """Flush, and link the files as they are into a new folder beside the store's.
+
+        Former copies are deleted, and the caller deletes this one. Any thread; blocks.
+        Positions in it may be older than its rows, as after a crash.
+
+        Raises:
+            StateStoreError: they cannot be linked.
+        """
+        with self._flushing:
+            self._write_all()
+            try:
+                copy = StoreFolder(self._folder).begin_copy()
+                # linking writes tables as well, and would hold the interpreter for that
+                self._files.flush()
+                Checkpoint(self._files).create_checkpoint(str(copy))
+            except Exception as error:
+                raise self._unusable("copied", error) from error
+        return copy
 
     def move_aside(self) -> str:
         """Restart with an empty store; return where the former one is now.
@@ -650,11 +702,15 @@ class RocksStore(StateStore):
     @override
     def flush(self) -> None:
         with self._flushing:
-            with self._lock:
-                names = self._unwritten.names()
-            names.sort()
-            for start in range(0, len(names) or 1, PIECE):
-                self._write_piece(names[start : start + PIECE])
+            self._write_all()
+
+    def _write_all(self) -> None:
+        """Write the table, piece by piece."""
+        with self._lock:
+            names = self._unwritten.names()
+        names.sort()
+        for start in range(0, len(names) or 1, PIECE):
+            self._write_piece(names[start : start + PIECE])
 
     def _write_piece(self, names: Sequence[bytes]) -> None:
         """Write entries of the table as they are now; reads see them there until it is done.
@@ -948,6 +1004,12 @@ class RocksStore(StateStore):
         offset, leader_epoch = (None, None) if epoch is None else json.loads(epoch)
         return position._replace(leader_epoch=leader_epoch if offset == position.offset else None)
 
+    def positions(self) -> dict[int, Position]:
+        """Return the positions of all partitions of which one is known."""
+        numbers = [_PARTITION.unpack(name)[1] for name, _ in self._scan(_POSITION, _POSITION)]
+        found = {number: self.position(number) for number in numbers}
+        return {number: position for number, position in found.items() if position is not None}
+
     @override
     def commit_of(self, partition: int) -> StoredCommit | None:
         if (commit := self._unwritten.commits.get(partition)) is not None:
@@ -987,7 +1049,7 @@ class RocksStore(StateStore):
     @override
     def close(self) -> None:
         try:
-            if self._database is not None:
+            if self._database is not None and not self._is_read_only:
                 self.flush()
         except StateStoreError as error:
             log.warning("state_store_not_flushed", folder=str(self._folder), error=str(error))

@@ -125,6 +125,7 @@ class KeyedProcessor(MicroBatchProcessor):
         try:
             topics = StateTopics.open(current, catalog, parts.sink, context)
             parts.sink.require = topics.require
+            parts.store.settle()
             try:
                 parts.store.open()
             except CorruptStoreError as error:

@@ -131,9 +131,16 @@ class Followed:
 
     def crash(self) -> None:
         """Open what a killed process leaves, require that it is right, and restore it."""
+        self._continue(self.folder / str(self.crashes) / "db")
+
+    def move(self) -> None:
+        """Go on from a copy of the files, as another machine does that has a snapshot."""
+        self._continue(self.store.copy_files())
+
+    def _continue(self, files: Path) -> None:
         self.crashes += 1
         folder = self.folder / str(self.crashes)
-        shutil.copytree(self.folder / str(self.crashes - 1), folder)
+        shutil.copytree(files, folder / "db")
         self.store.close()
         self.store = opened(folder)
         self._require_committed()
@@ -161,7 +168,7 @@ class Followed:
 step = st.one_of(
     st.dictionaries(st.sampled_from(KEYS), st.sampled_from(STATES), min_size=1),
     st.tuples(st.just("flush"), st.integers(0, 6)),
-    st.sampled_from([("note",), ("crash",), ("count",)]),
+    st.sampled_from([("note",), ("crash",), ("move",), ("count",)]),
 )
 
 
@@ -180,7 +187,7 @@ HALF_WRITTEN = [
 @example(HALF_WRITTEN[2:])
 @given(st.lists(step, max_size=10))
 def test_reads_and_restores_do_not_depend_on_what_is_written(steps: list[object]) -> None:
-    """Reads see what was committed, and sizes count it, through any flush, note or kill."""
+    """Reads see what was committed, and sizes count it, through any flush, note, kill or copy."""
     with TemporaryDirectory() as folder, patch.object(stores, "PIECE", 2):
         followed = Followed(Path(folder))
         for each in steps:
@@ -190,6 +197,8 @@ def test_reads_and_restores_do_not_depend_on_what_is_written(steps: list[object]
                 followed.note()
             elif each == ("crash",):
                 followed.crash()
+            elif each == ("move",):
+                followed.move()
             elif each == ("count",):
                 for number in PARTITIONS:
                     assert list(followed.store.measure(number)) == []
