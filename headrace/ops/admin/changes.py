@@ -25,6 +25,7 @@ from headrace.ops.admin.models import ApiError, PauseStatus, SkipStatus, describ
 from headrace.ops.admin.ports import ProcessPhase
 from headrace.ops.admin.reads import ChannelName, find_channel
 from headrace.ops.admin.rejects import KINDS, RejectsStatus
+from headrace.ops.admin.state import reader_of
 from headrace.ops.admin.status import pause_status, skip_status
 
 if TYPE_CHECKING:
@@ -104,6 +105,14 @@ class AcknowledgeAnswer(Document):
     """Records acknowledged by this request, by kind."""
     rejects: RejectsStatus
     """Records that are still not acknowledged, and who acknowledged last."""
+
+
+class SnapshotAnswer(Document):
+    """The files of a channel's state as they were at one moment."""
+
+    folder: str
+    """The folder on the process's machine that has them, beside the channel's store. Delete it when
+    they are copied; the next snapshot of the channel does so as well, and the next start."""
 
 
 class LogLevelAnswer(Document):
@@ -332,6 +341,10 @@ class AcknowledgeRequest(Change):
     """So many records and timers of a channel with state; null as before."""
 
 
+class SnapshotRequest(Change):
+    """The files of a channel's state are linked into a folder, as they are now."""
+
+
 class LogLevelRequest(Change):
     """A change of the log level."""
 
@@ -495,6 +508,17 @@ class Changes:
                 last_error=None if found is None else found.last_error,
             )
 
+    def snapshot(
+        self,
+        request: Request,
+        name: ChannelName,
+        body: Annotated[SnapshotRequest, Body()] = SnapshotRequest(),  # noqa: B008 - frozen
+    ) -> SnapshotAnswer:
+        """Link the files of a channel's state into a folder; nothing waits for it."""
+        with audited(Asked("snapshot", request.scope["caller"], body, name)):
+            reader = reader_of(find_channel(self._controller, name))
+            return SnapshotAnswer(folder=str(reader.copy_files().absolute()))
+
     def reload(
         self,
         request: Request,
@@ -597,6 +621,7 @@ class Changes:
         add("channels/{name}/seek", self.seek, "Move a paused partition", 404, 409, 503)
         add("channels/{name}/reset", self.reset, "Move paused partitions", 404, 409, 503)
         add("channels/{name}/skip", self.skip, "Leave a record out", 404, 409)
+        add("channels/{name}/snapshot", self.snapshot, "Copy the files of its state", 404, 503)
         add("reload", self.reload, "Take up the configuration file", 409, 503)
         add("loglevel", self.log_level, "Log more or less", 409)
         add("stop", self.stop, "Stop the process", code=202)

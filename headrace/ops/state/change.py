@@ -16,6 +16,7 @@ from headrace.extensions.keyed.changelog import record_of
 from headrace.extensions.keyed.names import changelog_name
 from headrace.extensions.keyed.section import StateProcessorConfig
 from headrace.extensions.keyed.store import RocksStore
+from headrace.extensions.keyed.store_folder import StoreFolder
 from headrace.extensions.keyed.topics import open_changelog, split_keys
 from headrace.kafka import ResultTransactions
 from headrace.kafka.clients import client_properties
@@ -156,9 +157,14 @@ class StateOf:
         """Open the local store of a stopped process, to be closed.
 
         Raises:
-            UsageError: there is none.
+            UsageError: there is none, or one that is being replaced.
             ChannelRunningError: a process has it.
         """
+        if StoreFolder(self.store_folder).is_unsettled:
+            raise UsageError(
+                f"headrace state restore --from-snapshot was ended while it replaced "
+                f"{self.store_folder}; run it again, or start the process, which finishes it"
+            )
         if not self.store_folder.exists():
             raise UsageError(
                 f"{self.store_folder} does not exist: no process of this configuration kept state "

@@ -1,4 +1,4 @@
-"""``headrace state get|list|export|import|forget|release|verify|restore|repartition|topics``.
+"""``headrace state``: commands for the state of channels, and for the stores that it is kept in.
 
 Exit codes: 0 done; 1 no such key, keys that differ, or failed, and the message says what was
 changed; 2 the configuration, the command line or the file cannot be used; 3 the process does not
@@ -183,32 +183,80 @@ def verify(config: ConfigFile, channel: _Channel = None) -> None:
 
 
 @app.command()
+def snapshot(
+    config: ConfigFile,
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="The folder to write, which is not there yet.")
+    ],
+    channel: _Channel = None,
+) -> None:
+    """Copy the local store to a folder, for another machine to continue from.
+
+    Works while the process runs, which is asked for its files through its API and goes on. The
+    folder says of which changelog it is, with the checksum of each file.
+
+    Exit codes: 0 written; 1 the files cannot be copied, and nothing is written; 2 the configuration
+    or the command line cannot be used, or no state was kept here; 3 a process has the store, and
+    does not answer.
+    """
+
+    def command(loaded: Config) -> None:
+        _commands()
+        from headrace.ops.state import snapshot as taking  # noqa: PLC0415 - takes a second to import
+
+        taking.take_snapshot(loaded, config, channel, folder)
+
+    _run(config, command)
+
+
+@app.command()
 def restore(
     config: ConfigFile,
     channel: _Channel = None,
     *,
     from_store: Annotated[
         bool,
-        typer.Option("--from-store", help="Write the rows of this machine's local store."),
+        typer.Option(
+            "--from-store",
+            help="Write the rows of this machine's local store to a changelog that lost them.",
+        ),
     ] = False,
+    from_snapshot: Annotated[
+        Path | None,
+        typer.Option(
+            "--from-snapshot",
+            metavar="FOLDER",
+            help="Replace this machine's local store by a snapshot's.",
+        ),
+    ] = None,
 ) -> None:
-    """Write the local store to a changelog that lost its rows, in one transaction.
+    """Write the local store to a changelog that lost its rows, or a snapshot to the local store.
 
-    Needs a stopped channel, on the machine that had the partitions last. Rows that the changelog
-    has stay as they are.
+    With --from-store, needs a stopped channel, on the machine that had the partitions last. All is
+    one transaction. Rows that the changelog has stay as they are.
 
-    Exit codes: 0 nothing is missing any more; 1 the local store is behind the last commit of some
-    partitions (listed), or the restore failed; 2 the configuration cannot be used, or no state was
-    kept here; 3 a process runs.
+    With --from-snapshot, needs a stopped process on this machine; others of the group may run. The
+    next start reads only what the changelog has after the snapshot. A snapshot is refused where its
+    changelog was made again or cut, where a file is another one, and where the store here has more.
+
+    Exit codes: 0 nothing is missing any more, or the snapshot is in place; 1 the local store is
+    behind the last commit of some partitions (listed), or the restore failed; 2 the configuration
+    or the snapshot cannot be used, or no state was kept here; 3 a process runs.
     """
-    if not from_store:
+    if from_store == (from_snapshot is not None):
         raise typer.BadParameter(
-            "say what is to be written: --from-store, what the local store has",
+            "say what is to be written: --from-store, what the local store has, or --from-snapshot "
+            "FOLDER, what a snapshot has",
             param_hint="--from-store",
         )
 
     def command(loaded: Config) -> int:
         _commands()
+        if from_snapshot is not None:
+            from headrace.ops.state import snapshot as putting  # noqa: PLC0415 - takes a second to import
+
+            putting.restore_from_snapshot(loaded, channel, from_snapshot)
+            return 0
         from headrace.ops.state import rescue  # noqa: PLC0415 - takes a second to import
 
         return rescue.restore_from_store(loaded, channel)

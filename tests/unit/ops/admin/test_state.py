@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import closing
 from dataclasses import dataclass, field
 from io import StringIO
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -35,7 +37,6 @@ from tests.unit.channel.recorder import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     import httpx
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from tests.unit.ops.admin.scene import Scene
 
 STATE = "/api/v1/channels/member/state"
+SNAPSHOT = "/api/v1/channels/member/snapshot"
 
 #: A key of each of the two partitions.
 FIRST, SECOND = "a", "d"
@@ -212,6 +214,31 @@ def test_a_channel_without_state_is_told(scene: Scene) -> None:
         name, message = problem(scene.get(path), 404)
         assert name == "no_state"
         assert "its processor is of type custom" in message
+    assert problem(scene.post(SNAPSHOT), 404)[0] == "no_state"
+
+
+def test_a_snapshot_has_the_files_as_they_are(bare: Scene, kept: Kept) -> None:
+    """Rows committed before are in the folder, later ones are not; the log has who asked."""
+    kept.commit(0, {b"a": KeyRow(b"1")})
+    with with_state(bare, kept), capture_logs() as logged:
+        folder = Path(bare.post(SNAPSHOT, by="ann").json()["folder"])
+        kept.commit(0, {b"a": KeyRow(b"2")})
+        assert bare.get(f"{STATE}/a").json()["state"] == 2
+    with closing(RocksStore(folder)) as copied:
+        copied.open_to_read()
+        assert copied.get_many([PartitionKey(0, b"a")]) == [KeyRow(b"1")]
+    (change,) = [each for each in logged if each["event"] == "admin_change"]
+    assert (change["action"], change["by"], change["outcome"]) == ("snapshot", "ann", "done")
+
+
+def test_a_snapshot_takes_the_token(bare: Scene, kept: Kept) -> None:
+    """The files have what records brought; a store that cannot be read is said."""
+    with with_state(bare, kept):
+        assert bare.client.post(SNAPSHOT, json={}).status_code == 401
+        kept.store.close()
+        name, message = problem(bare.post(SNAPSHOT), 503)
+    assert name == "unavailable"
+    assert "is not open" in message
 
 
 def test_a_key_of_a_partition_that_is_restored_is_503(bare: Scene, kept: Kept) -> None:
