@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from headrace.config import ChannelConfig, Config
     from headrace.core.findings import Finding
-    from headrace.kafka.ports import TopicCatalog, TopicInfo
+    from headrace.kafka.ports import StoredOffset, TopicCatalog, TopicInfo
 
 
 T = TypeVar("T")
@@ -148,7 +148,7 @@ def _channel(name: str, channel: ChannelConfig, clients: _Clients) -> Iterator[F
     except HeadraceError as problem:
         yield error(check, str(problem), "see below for the permissions that the topics need")
         return
-    yield from _group(name, channel, partitions, clients.properties)
+    yield from _group(name, channel, found, partitions, clients.properties)
     prefix = transactional_prefix(channel, clients.member)
     if prefix is not None:
         yield from _transactions(name, f"{prefix}.doctor", clients.properties)
@@ -285,6 +285,7 @@ def check_stamps(check: str, newest: float | None) -> Iterator[Finding]:
 def _group(
     name: str,
     channel: ChannelConfig,
+    topics: Mapping[str, TopicInfo],
     partitions: list[TopicPartition],
     properties: Mapping[str, object],
 ) -> Iterator[Finding]:
@@ -311,6 +312,36 @@ def _group(
         yield ok(
             check, f"{channel.group}: offsets of {len(stored)} of {len(partitions)} partitions"
         )
+    yield from judge_offsets(check, channel, stored, topics)
+
+
+def judge_offsets(
+    check: str,
+    channel: ChannelConfig,
+    stored: Mapping[TopicPartition, StoredOffset],
+    topics: Mapping[str, TopicInfo],
+) -> Iterator[Finding]:
+    """Check that the offsets of a group are of the topics that there are, by their ids."""
+    former = [
+        partition
+        for partition, each in stored.items()
+        if each.is_of_another(topics[partition.topic].topic_id)
+    ]
+    if not former:
+        return
+    names = ", ".join(sorted({partition.topic for partition in former}))
+    seen = (
+        f"{channel.group}: offsets of {len(former)} partitions of {names} are of a topic with "
+        "another id: it was made again, or a mirror brought them from another cluster"
+    )
+    if isinstance(channel.processor, StateProcessorConfig):
+        advice = (
+            "a start begins with the first record and without the state that went with them; "
+            "headrace state import brings that of an export, before the first start"
+        )
+    else:
+        advice = "a start begins with the first record; headrace offsets reset moves it elsewhere"
+    yield warning(check, seen, advice)
 
 
 def _ask_patiently(ask: Callable[[], T]) -> T:

@@ -17,6 +17,7 @@ from headrace.ops.doctor.kafka import (
     check_retention,
     check_stamps,
     check_written,
+    judge_offsets,
     judge_topics,
     made_at_the_start,
 )
@@ -353,6 +354,32 @@ def _harm(broker: InMemoryBroker, log: TopicPartition, harm: str) -> None:
     if harm == "another input":
         broker.delete_topic("in")
         broker.create_topic("in", 2)
+
+
+@pytest.mark.parametrize(
+    ("processor", "step"),
+    [
+        ({"type": "keyed", "engine": "arrow", "reducer": "m:f"}, "headrace state import"),
+        ({"type": "spark", "reducer": "m:f"}, "headrace offsets reset"),
+    ],
+)
+def test_offsets_of_another_topic_are_a_finding(
+    tmp_path: Path, processor: dict[str, Any], step: str
+) -> None:
+    """The id shows that it was made again or mirrored; those without an id are not doubted."""
+    sink = None if processor["type"] == "keyed" else "noop"
+    document = {"processor": processor, "topics": ["in"], "sink": sink}
+    channel = config(tmp_path, document).channels["flights"]
+    places = [TopicPartition("in", number) for number in range(3)]
+    ids = dict(zip(places, ("id-1", "id-2", None), strict=True))
+    stored = {place: StoredOffset(3, 0, topic_id=ids[place]) for place in places}
+    topics = {"in": TopicInfo("in", "id-1", 3)}
+    found = only(judge_offsets("group", channel, stored, topics))
+    assert found.level is Level.WARNING
+    assert "offsets of 1 partitions of in are of a topic with another id" in found.seen
+    assert step in found.advice
+    del stored[places[1]]
+    assert not list(judge_offsets("group", channel, stored, topics))
 
 
 def test_the_topic_for_shed_records_has_to_exist(tmp_path: Path) -> None:
