@@ -128,7 +128,7 @@ COMMANDS = (
     Command(
         "streams",
         Panel.CONFIGURE,
-        "Show what a topology of streams is run as, and the rows of its stores.",
+        "Look at topologies of streams, and work on their state.",
         "headrace.ops.streams.cli:app",
     ),
     Command(

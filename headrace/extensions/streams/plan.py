@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +70,7 @@ class Store:
     ``fingerprint`` is of what the stored rows depend on: a store with another cannot go on with
     them. ``rows`` is what their keys begin with: the name, and the version from the second one on.
     ``holder`` is the place of the operator whose channel has it: subscriptions to a table are where
-    the table is, and not where it is joined.
+    the table is, and not where it is joined. ``kept`` has by name what the fingerprint is of.
     """
 
     name: str
@@ -80,6 +80,7 @@ class Store:
     fingerprint: str
     rows: str
     holder: int
+    kept: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def document(self) -> dict[str, Any]:
         """Return the store as the plan's document has it."""
@@ -703,9 +704,9 @@ class _Planner:
             changelog = self._topic(operator.name, "state")
             if isinstance(operator, TableSource):
                 changelog = operator.topic
-            fingerprint = _digest({"kind": kind, **self._kept(operator)})
+            kept = {"kind": kind, **self._kept(operator)}
             rows = self._versioned(operator.name)
-            yield Store(operator.name, kind, place, changelog, fingerprint, rows, place)
+            yield Store(operator.name, kind, place, changelog, _digest(kept), rows, place, kept)
             if place in self._answers:
                 yield self._subscriptions(place, operator, changelog)
 
@@ -713,14 +714,16 @@ class _Planner:
         """Return the store with which rows of the right table a join by a foreign key wants."""
         outputs = [self._operators[each].output for each in operator.inputs]
         keys = [[part.document() for part in each.key] for each in outputs if each is not None]
+        kept = {"kind": SUBSCRIPTIONS, "keys": keys}
         return Store(
             name=f"{operator.name}.{SUBSCRIPTIONS}",
             kind=SUBSCRIPTIONS,
             operator=place,
             changelog=changelog,
-            fingerprint=_digest({"kind": SUBSCRIPTIONS, "keys": keys}),
+            fingerprint=_digest(kept),
             rows=f"{self._versioned(operator.name)}.{SUBSCRIPTIONS}",
             holder=self._answers[place].right,
+            kept=kept,
         )
 
     def _kept(self, operator: Operator) -> dict[str, Any]:

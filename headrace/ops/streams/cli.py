@@ -1,6 +1,7 @@
-"""``headrace streams plan|rows``.
+"""``headrace streams plan|rows|compare``.
 
-Exit codes: 0 shown; 2 the configuration or the command line cannot be used.
+Exit codes: 0 shown, or nothing differs; 1 rows differ, or cannot be read; 2 the configuration or
+the command line cannot be used.
 """
 
 from __future__ import annotations
@@ -9,18 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.core.extras import Extra, required
 from headrace.core.options import ConfigFile, command_group
 from headrace.ops.admin.cli import connected
 
 if TYPE_CHECKING:
+    from headrace.config import Config
     from headrace.ops.admin.commands import Command
 
 #: The forms of a time that the API takes.
 _TIME = "milliseconds since 1970, or a time such as 2013-01-01T05:00:00Z"
 
-app = command_group(
-    help="Show what a topology of streams is run as, and the rows of its stores.",
-)
+app = command_group(help="Look at topologies of streams, and work on their state.")
 
 
 @app.command()
@@ -110,3 +111,30 @@ def rows(  # noqa: PLR0917 - one for each option
 
 
 app.command()(connected(rows))
+@app.command()
+def compare(
+    config: ConfigFile,
+    one: Annotated[str, typer.Argument(metavar="ONE", help="A topology.")],
+    other: Annotated[
+        str, typer.Argument(metavar="OTHER", help="Another topology, as the next version of it.")
+    ],
+    store: Annotated[str, typer.Argument(metavar="STORE", help="The store, by its name in both.")],
+    *,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+) -> None:
+    """Compare a store of two topologies, row by row, as their changelogs have it.
+
+    Works while they run, and says of which offsets the rows are. Shows the first rows that differ.
+
+    Exit codes: 0 all rows are the same; 1 they are not, or cannot be read; 2 the configuration or
+    the command line cannot be used, or the stores are not of the same rows.
+    """
+    from headrace.ops.offsets.commands import guarded  # noqa: PLC0415 - takes a second to import
+
+    def command(loaded: Config) -> int:
+        with required(Extra.KEYED, "headrace streams compare"):
+            from headrace.ops.streams import compare as comparing  # noqa: PLC0415 - takes a second to import
+
+        return comparing.compare(loaded, one, other, store, as_json=json)
+
+    raise typer.Exit(guarded(config, command))

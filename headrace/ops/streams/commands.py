@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import typer
 
 from headrace.core.errors import UsageError
+from headrace.core.hints import did_you_mean
 from headrace.extensions.streams.operators import Source, TableSource
 from headrace.extensions.streams.section import TopologyConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from headrace.config import Config
     from headrace.extensions.streams.plan import Channel, Plan
@@ -33,10 +34,7 @@ def show_plan(config: Config, topology: str | None, form: Form) -> None:
         UsageError: there is none of that name, or several and none was named.
         ConfigError: it cannot be planned.
     """
-    name = topology_name(config, topology)
-    section = config.topologies[name]
-    assert isinstance(section, TopologyConfig), "there is no other kind"
-    plan = section.plan(name, config.python_path)
+    plan = plan_of(config, topology_name(config, topology))
     match form:
         case Form.JSON:
             text = plan.json()
@@ -66,8 +64,25 @@ def topology_name(config: Config, topology: str | None) -> str:
             f"there are several topologies; choose one: headrace streams plan {'|'.join(names)}"
         )
     if topology not in names:
-        raise UsageError(f"there is no topology {topology}; choose from {', '.join(names)}")
+        raise unknown("topology", topology, names)
     return topology
+
+
+def plan_of(config: Config, topology: str) -> Plan:
+    """Return the plan of a topology of the configuration.
+
+    Raises:
+        ConfigError: it cannot be planned.
+    """
+    section = config.topologies[topology]
+    assert isinstance(section, TopologyConfig), "there is no other kind"
+    return section.plan(topology, config.python_path)
+
+
+def unknown(kind: str, name: str, known: Collection[str]) -> UsageError:
+    """Return the error of a name that nothing has, with the one that was meant, or all."""
+    step = did_you_mean([name], known) or f"; choose from {', '.join(known) or 'none'}"
+    return UsageError(f"there is no {kind} {name}{step}")
 
 
 def plan_lines(plan: Plan) -> Iterator[str]:

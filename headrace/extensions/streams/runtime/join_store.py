@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from headrace.extensions.streams.operators import Output
     from headrace.extensions.streams.runtime.stores import ChangedRow
 
-_SIDES = "lr"
+#: The sides in the keys of rows: left and right.
+SIDES = "lr"
 
 #: Digits of a record's number: as many as 64 bits have.
 _DIGITS = 19
@@ -47,13 +48,13 @@ class StoredJoin(JoinBuffer):
         self._store = store
         self._outputs, self._names_in_use = outputs, names
         # of each side the numbers of the records that the state has, ascending, and which are alone
-        self._known = [(np.empty(0, np.int64), np.empty(0, np.bool_)) for _ in _SIDES]
+        self._known = [(np.empty(0, np.int64), np.empty(0, np.bool_)) for _ in SIDES]
 
     def restore(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
         """Load the rows of the state, by their keys without the store's prefix."""
         sides: tuple[list[tuple[int, dict[str, Any], bytes]], ...] = ([], [])
         for key, value in rows:
-            side = _SIDES.index(chr(key[0]))
+            side = SIDES.index(chr(key[0]))
             sides[side].append((int(key[2:]), *split_row(value)))
         highest = -1
         for side, found in enumerate(sides):
@@ -87,7 +88,7 @@ class StoredJoin(JoinBuffer):
             by_order = np.argsort(own.orders)
             orders, alone = own.orders[by_order], own.alone[by_order]
             former, former_alone = self._known[side]
-            prefix = f"{self._store}/{_SIDES[side]}/"
+            prefix = f"{self._store}/{SIDES[side]}/"
             gone = former[~np.isin(former, orders, assume_unique=True)]
             for order in gone.tolist():
                 yield f"{prefix}{order:0{_DIGITS}d}".encode(), None

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 ChangedRow = tuple[bytes, "bytes | None"]
 
 #: Digits of a time in a row's key: as many as 64 bits have.
-_DIGITS = 19
+DIGITS = 19
 
 #: Bytes of memory that a row of a window takes beside its key and its value, with its key's number.
 _ROW_BYTES = 250
@@ -80,7 +80,7 @@ def time_key(store: str) -> bytes:
 
 
 def _pane_prefix(store: str, begin: int) -> bytes:
-    return f"{store}/{begin:0{_DIGITS}d}/".encode()
+    return f"{store}/{begin:0{DIGITS}d}/".encode()
 
 
 def read_time(rows: TaskRows, store: str) -> int:
@@ -309,9 +309,9 @@ class StoredWindowsByKey(MemoryKeyedWindows):
 
     def restore(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
         """Load the rows of the state, by their keys without the store's prefix."""
-        first, second = _DIGITS + 1, 2 * (_DIGITS + 1)
+        first, second = DIGITS + 1, 2 * (DIGITS + 1)
         self.load(
-            (key[second:], int(key[first : second - 1]), int(key[:_DIGITS]), json.loads(value))
+            (key[second:], int(key[first : second - 1]), int(key[:DIGITS]), json.loads(value))
             for key, value in rows
         )
         self._changed.clear()
@@ -325,7 +325,7 @@ class StoredWindowsByKey(MemoryKeyedWindows):
         self._changed.update(zip(keys, self._own_layout.encode_texts(new.rows), strict=True))
 
     def _key(self, name: bytes, begin: int, end: int) -> bytes:
-        return _pane_prefix(self._store, end) + f"{begin:0{_DIGITS}d}/".encode() + name
+        return _pane_prefix(self._store, end) + f"{begin:0{DIGITS}d}/".encode() + name
 
     def take_changes(self) -> Iterator[ChangedRow]:
         """Yield the rows that changed since the last call."""

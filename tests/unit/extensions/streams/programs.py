@@ -244,3 +244,12 @@ def quiet_users() -> Topology:
     clicks = app.stream("clicks", Click).key_by(Click.user, name="users")
     clicks.reduce(tell_quiet, name="quiet", rows=Quiet).filter(Quiet.clicks > 1).to("quiet")
     return app
+
+
+def minutes_of_pages() -> Topology:
+    """Count the clicks of pages in a store of the same name as that of ``top_pages``."""
+    app = Topology()
+    by_url = app.stream("clicks", Click).group_by(Click.url, name="pages")
+    windowed = by_url.window(hopping("2m", every="1m", grace="30s"))
+    windowed.agg(Pages, url=key, begin=window_start, n=count()).final().to("minutes")
+    return app

@@ -108,7 +108,7 @@ _CHANNELS = "channels:\n  a: {topics: x, group: g, processor: {type: simple}, si
             [],
             "there are several topologies; choose one: headrace streams plan pages|words",
         ),
-        (f"topologies:\n{_PAGES}", ["page"], "there is no topology page; choose from pages"),
+        (f"topologies:\n{_PAGES}", ["page"], "there is no topology page; did you mean pages?"),
         (_CHANNELS, [], "the configuration has no topologies; give one: topologies: {NAME: {code:"),
         (_CHANNELS, ["pages"], "the configuration has no topologies; give one"),
         (f"topologies:\n{_PAGES}", ["--json", "--mermaid"], "does not go with --json"),
