@@ -59,6 +59,7 @@ class InMemoryPart:
     micro-batch goes through the operators without state, as on Spark; None: as without it.
     ``shared`` are the tables that it has whole, with what was loaded into them. ``cache_bytes`` are
     the bytes of windows' rows that stay in memory, about; the others are read when they are needed.
+    ``store`` has rows that it begins with, of partition 0.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class InMemoryPart:
         *,
         chunks: int | None = None,
         cache_bytes: int = _ALL_ROWS,
+        store: MemoryStore | None = None,
     ) -> None:
         self.shared = SharedTables(plan, part)
         self.plan, self.part, self.chunks = plan, part, chunks
@@ -76,7 +78,7 @@ class InMemoryPart:
         self.rules = rules or RejectRules(LetterHeaders("headrace", plan.group))
         self.written: dict[str, list[TopicRecord]] = {}
         self.counts: list[KeyedCounts] = []
-        self._store = MemoryStore()
+        self._store = store or MemoryStore()
         self._offset = self._number = 0
         self.restart()
 

@@ -145,7 +145,12 @@ class StreamsProcessorConfig(StateProcessorConfig):
 
     @override
     def split_step(self, channel: ChannelConfig) -> str:
-        del channel
+        plan, _ = self.planned
+        if not plan.answers and {*channel.topics} <= {*plan.by_key.values()}:
+            return (
+                f"headrace streams reshard {self.topology} --partitions N, with that number, moves "
+                "each row to where it belongs"
+            )
         return (
             f"give topology {self.topology} another group, which reads its topics from the "
             "beginning: rows of its stores cannot be moved"

@@ -17,7 +17,12 @@ from headrace.extensions.keyed.names import changelog_name
 from headrace.extensions.keyed.section import StateProcessorConfig
 from headrace.extensions.keyed.store import RocksStore
 from headrace.extensions.keyed.store_folder import StoreFolder
-from headrace.extensions.keyed.topics import open_changelog, split_keys
+from headrace.extensions.keyed.topics import (
+    Changelog,
+    lost_rows,
+    open_changelog,
+    split_keys,
+)
 from headrace.kafka import ResultTransactions
 from headrace.kafka.clients import client_properties
 from headrace.kafka.fencing import fence_producers
@@ -41,6 +46,7 @@ if TYPE_CHECKING:
     from headrace.config import ChannelConfig, Config
     from headrace.core.records import TopicPartition
     from headrace.extensions.keyed.row import KeyRow
+    from headrace.kafka.ports import StoredOffset
     from headrace.ops.offsets.commands import Access
     from headrace.ops.offsets.hold import Hold
     from headrace.ops.offsets.reader import Cluster, PartitionOffsets
@@ -137,6 +143,16 @@ class StateOf:
     def transactional_id(self) -> str:
         """Return what commands store rows under: one that begins ends what another left open."""
         return f"headrace.{self.channel.group}.state"
+
+    def end_open_transaction(self) -> None:
+        """End what a command that was killed left open: its offsets cannot be read before.
+
+        The group has to be held. Blocks.
+
+        Raises:
+            OffsetStoreError: it could not be ended.
+        """
+        fence_producers(self.properties, [self.transactional_id], Deadline.after(FENCE_TIMEOUT))
 
     def transactions(self) -> ResultTransactions:
         """Return what stores rows and offsets, to be closed."""
@@ -325,14 +341,31 @@ def changing(
         with holding(opened.group.session, state.channel, partitions, SYSTEM_CLOCK) as hold:
             refuse_subscribers(opened.group)
             hold.fence(opened.group.store, Deadline.after(FENCE_TIMEOUT))
-            own = [state.transactional_id]
-            fence_producers(state.properties, own, Deadline.after(FENCE_TIMEOUT))
+            state.end_open_transaction()
             if may_differ and not changelog.exists:
                 _create(state, changelog)
             group = state.channel.group
             found = [opened.reader.of(each, cluster, group) for each in partitions]
             hold.raise_above(found)
             yield StateChange(state, opened, hold, found, changelog), transactions, changelog
+
+
+@contextmanager
+def group_held(config: Config, channel: ChannelConfig) -> Iterator[list[PartitionOffsets]]:
+    """Hold the group of a stopped channel that is to stay stopped, and return its offsets.
+
+    Former owners are fenced.
+
+    Raises:
+        ChannelRunningError: a member consumes in the group.
+    """
+    with access(config, channel) as opened:
+        cluster = opened.reader.cluster(channel.topics)
+        partitions = cluster.partitions
+        with holding(opened.group.session, channel, partitions, SYSTEM_CLOCK) as hold:
+            refuse_subscribers(opened.group)
+            hold.fence(opened.group.store, Deadline.after(FENCE_TIMEOUT))
+            yield [opened.reader.of(each, cluster, channel.group) for each in partitions]
 
 
 def _create(state: StateOf, changelog: ChangelogTable) -> None:
@@ -355,6 +388,21 @@ def _require_as_many(state: StateOf, cluster: Cluster, changelog: ChangelogTable
         if info.partitions != there:
             step = state.split_step
             raise UsageError(split_keys(topic, info.partitions, there, state.topic, step))
+
+
+def require_rows(stored: Mapping[int, StoredOffset], changelog: ChangelogTable) -> None:
+    """Return if a changelog has all rows of what was committed, by partition.
+
+    Raises:
+        UsageError: some were lost.
+    """
+    info = changelog.info
+    known = Changelog(info.name, info.topic_id, 0.0, info.partitions)
+    for number, entry in stored.items():
+        if not entry.commits or entry.changelog is None or number >= info.partitions:
+            continue
+        if reason := lost_rows(known, number, entry.changelog, None, changelog.ends(number)):
+            raise UsageError(f"{reason}. Nothing was moved")
 
 
 def choose(names: list[str]) -> str:

@@ -15,21 +15,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 
-from headrace.core.clock import SYSTEM_CLOCK, Deadline
+from headrace.core.clock import Deadline
 from headrace.core.errors import HeadraceError, UsageError
 from headrace.core.records import ResultRecord, TopicPartition, offset_of
 from headrace.extensions.keyed.changelog import record_of
 from headrace.extensions.keyed.codecs import partition_of
 from headrace.extensions.keyed.names import REKEY_SUFFIX, is_by_key
-from headrace.extensions.keyed.topics import Changelog, lost_rows
 from headrace.kafka.ports import ChangelogMark, StoredOffset
 from headrace.kafka.result_transactions import CountedMove
 from headrace.kafka.source import read_log
-from headrace.ops.offsets.commands import access
-from headrace.ops.offsets.hold import holding
-from headrace.ops.offsets.plan import FENCE_TIMEOUT, refuse_subscribers, while_held
+from headrace.ops.offsets.plan import while_held
 from headrace.ops.offsets.reader import ANSWER_TIMEOUT
-from headrace.ops.state.change import StateOf, changing
+from headrace.ops.state.change import StateOf, changing, group_held, require_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -227,8 +224,9 @@ def repartition(
             for found in change.found
             if (entry := transactions.stored_entry(found.identity)) is not None
         }
-        numbers = Numbers(_number_before(stored, changelog), len(change.found))
-        _require_rows(stored, changelog, numbers)
+        numbers = Numbers(number_before(stored, changelog), len(change.found))
+        require_rows(stored, changelog)
+        _refuse_fewer(changelog, numbers)
         _grow(state, changelog, numbers)
         if state.has_fixed_keys or numbers.before == numbers.after:
             typer.echo(f"{state.topic}: each key is where it belongs by {numbers.after} partitions")
@@ -280,16 +278,11 @@ def _re_keying_held(state: StateOf) -> Iterator[None]:
     writer = state.config.channels.get(f"{state.name}{REKEY_SUFFIX}")
     with ExitStack() as stack:
         if writer is not None and is_by_key(state.channel.group, state.input):
-            opened = stack.enter_context(access(state.config, writer))
-            partitions = opened.reader.cluster(writer.topics).partitions
-            session = opened.group.session
-            hold = stack.enter_context(holding(session, writer, partitions, SYSTEM_CLOCK))
-            refuse_subscribers(opened.group)
-            hold.fence(opened.group.store, Deadline.after(FENCE_TIMEOUT))
+            stack.enter_context(group_held(state.config, writer))
         yield
 
 
-def _number_before(stored: Mapping[int, StoredOffset], changelog: ChangelogTable) -> int:
+def number_before(stored: Mapping[int, StoredOffset], changelog: ChangelogTable) -> int:
     """Return for how many partitions the state is."""
     marks = [each.changelog.partitions for each in stored.values() if each.changelog is not None]
     if marks:
@@ -298,16 +291,8 @@ def _number_before(stored: Mapping[int, StoredOffset], changelog: ChangelogTable
     return min(changelog.partitions, max(stored, default=changelog.partitions - 1) + 1)
 
 
-def _require_rows(
-    stored: Mapping[int, StoredOffset], changelog: ChangelogTable, numbers: Numbers
-) -> None:
+def _refuse_fewer(changelog: ChangelogTable, numbers: Numbers) -> None:
     info = changelog.info
-    known = Changelog(info.name, info.topic_id, 0.0, info.partitions)
-    for number, entry in stored.items():
-        if not entry.commits or entry.changelog is None or number >= info.partitions:
-            continue
-        if reason := lost_rows(known, number, entry.changelog, None, changelog.ends(number)):
-            raise UsageError(f"{reason}. Nothing was moved")
     if numbers.after < max(numbers.before, info.partitions):
         raise UsageError(
             f"{info.name} has {info.partitions} partitions, with a state for {numbers.before}, and "

@@ -1,7 +1,7 @@
-"""``headrace streams plan|rows|compare``.
+"""``headrace streams plan|rows|compare|reshard``.
 
-Exit codes: 0 shown, or nothing differs; 1 rows differ, or cannot be read; 2 the configuration or
-the command line cannot be used.
+Exit codes: 0 done; 1 rows differ, or failed, and the message says what was changed; 2 the
+configuration or the command line cannot be used; 3 a process runs where a stopped one is needed.
 """
 
 from __future__ import annotations
@@ -136,5 +136,32 @@ def compare(
             from headrace.ops.streams import compare as comparing  # noqa: PLC0415 - takes a second to import
 
         return comparing.compare(loaded, one, other, store, as_json=json)
+
+    raise typer.Exit(guarded(config, command))
+
+
+@app.command()
+def reshard(
+    config: ConfigFile,
+    topology: Annotated[str, typer.Argument(metavar="TOPOLOGY", help="The topology.")],
+    partitions: Annotated[
+        int,
+        typer.Option(
+            min=1, metavar="N", help="Partitions of each topic by key: a multiple of the present."
+        ),
+    ],
+) -> None:
+    """Add partitions to the topics by key of a topology, and move each row of its stores.
+
+    Needs a stopped topology whose topics by key are read to their ends. The rows of a part are
+    moved in one transaction: if it is interrupted, run it again.
+    """
+    from headrace.ops.offsets.commands import guarded  # noqa: PLC0415 - takes a second to import
+
+    def command(loaded: Config) -> None:
+        with required(Extra.KEYED, "headrace streams reshard"):
+            from headrace.ops.streams import reshard as dividing  # noqa: PLC0415 - takes a second to import
+
+        dividing.reshard(loaded, topology, partitions)
 
     raise typer.Exit(guarded(config, command))

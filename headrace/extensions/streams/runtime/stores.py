@@ -60,7 +60,7 @@ class KnowingStore(ChangingStore, Protocol):
 
 def time_in_key(time: int) -> bytes:
     """Return a time as keys of rows have it: they are in its order."""
-    return b"%0*d" % (_DIGITS, time)
+    return b"%0*d" % (DIGITS, time)
 
 
 def split_times(key: bytes, count: int) -> tuple[list[int], bytes]:
@@ -173,7 +173,7 @@ class StoredPanes(MemoryStore):
         self._own_layout = layout
         self._pane = pane
         self._rows, self._room = rows, room
-        heads = rows.list_heads(rows_prefix(store), _DIGITS)
+        heads = rows.list_heads(rows_prefix(store), DIGITS)
         self._cold = {int(head) // pane for head in heads}
         #: Bytes of the largest row of those that were written last.
         self._size_of_row = 0

@@ -1,6 +1,7 @@
 """Commands that change state, each killed one effect later than the one before.
 
-python -m tests.integration.extensions.keyed.killed_commands repartition|restore CONFIG
+python -m tests.integration.extensions.keyed.killed_commands COMMAND CONFIG, where COMMAND is
+repartition, restore or reshard.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from headrace.devstack.wait import wait_for
 from headrace.ops.offsets.commands import zookeeper_session
 from headrace.ops.state.repartition import repartition
 from headrace.ops.state.rescue import restore_from_store
+from headrace.ops.streams.reshard import reshard
 from headrace.testing.kills import Effects, killed_at_every_effect
 from headrace.zookeeper.session import ZooKeeperSession
 
@@ -54,7 +56,8 @@ def main(command: str, path: Path) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     config = load(path)
     work = partial(_COMMANDS[command], config)
-    last = killed_at_every_effect(partial(_prepare, config, work), EFFECTS, passes=PASSES)
+    prepare, step = partial(_prepare, config, work), _STEPS.get(command, 1)
+    last = killed_at_every_effect(prepare, EFFECTS, passes=PASSES, step=step)
     sys.stdout.write(f"{last}\n")
 
 
@@ -66,7 +69,19 @@ def _restore(config: Config) -> None:
     assert restore_from_store(config, None) == 0
 
 
-_COMMANDS = {"repartition": _repartition, "restore": _restore}
+def _reshard(config: Config) -> None:
+    reshard(config, "shop", 4)
+
+
+_COMMANDS = {
+    "repartition": _repartition,
+    "restore": _restore,
+    "reshard": _reshard,
+}
+
+#: Effects from one kill to the next, where a command holds several groups. It is odd, because one
+#: effect counts before it and after it.
+_STEPS = {"reshard": 3}
 
 
 def _prepare(config: Config, work: Callable[[], object], _: int) -> Callable[[], object]:

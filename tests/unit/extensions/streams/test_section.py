@@ -326,7 +326,7 @@ def test_output_of_code_goes_to_standard_error(capsys: pytest.CaptureFixture[str
 
 
 def test_more_partitions_split_rows_of_stores_alone() -> None:
-    """A part without a store goes on; rows of stores begin with names, and cannot be moved."""
+    """A part without a store goes on; the rows of one that reads topics by key can be moved."""
     made = channels("top_pages")
     parts = {name: processor(each) for name, each in made.items()}
     assert {name: each.has_fixed_keys for name, each in parts.items()} == {
@@ -334,7 +334,11 @@ def test_more_partitions_split_rows_of_stores_alone() -> None:
         "t.pages": False,
         "t.top": False,
     }
-    assert "give topology t another group" in parts["t.pages"].split_step(made["t.pages"])
+    assert "headrace streams reshard t " in parts["t.pages"].split_step(made["t.pages"])
+    topology = {"code": f"{programs.__name__}:enrich", "group": "shop"}
+    config = Config.model_validate({"instance_id": "one", "topologies": {"t": topology}})
+    (mixed,) = (each for each in config.channels.values() if len(each.topics) > 1)
+    assert "give topology t another group" in processor(mixed).split_step(mixed)
 
 
 def test_repartition_refuses_a_part_with_stores() -> None:
