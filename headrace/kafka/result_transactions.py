@@ -6,7 +6,7 @@ from collections import deque
 from contextlib import closing
 from dataclasses import dataclass, replace
 from threading import Event, Lock
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from uuid import uuid4
 
 import structlog
@@ -449,10 +449,16 @@ class ResultTransactions:
             if not stored.is_of_another(self._parts(wanted[partition])[0])
         }
 
-    def commit(self, moves: Sequence[Move], records: Results = ()) -> list[SinkConflictError]:
+    def commit(
+        self,
+        moves: Sequence[Move],
+        records: Results = (),
+        beside: OffsetsBeside | None = None,
+    ) -> list[SinkConflictError]:
         """Produce the records and move the offsets, both or neither.
 
-        Conflicts are returned, and nothing was stored then.
+        Conflicts are returned, and nothing was stored then. ``beside`` are offsets of another group
+        for the same transaction; nothing else may use that meanwhile.
 
         Raises:
             FencedError: the producer was shut out, or its membership of the group is over.
@@ -468,13 +474,18 @@ class ResultTransactions:
             except RowsRefusedError as error:
                 refused.append(error)
                 raise
+            if beside is not None:
+                theirs, others = beside
+                theirs.add_to(client, producer.transactional_id, others, deadline)
 
         with self._lock:
             deadline = Deadline.after(self._timeout, self._clock)
             producer = self._producer_for(moves)
             self._require(producer, producer.conclude(deadline))
             self._finish_aborted(producer, moves[0].partition)
-            conflicts = self._conflicts(moves)
+            conflicts = self.find_conflicts(moves)
+            if beside is not None:
+                conflicts += beside.transactions.find_conflicts(beside.moves)
             if conflicts:
                 return conflicts
             entries = [self._entry(move, producer.transactional_id) for move in moves]
@@ -484,6 +495,27 @@ class ResultTransactions:
                     raise refused[0]
                 self._require(producer, failure)
         return []
+
+    def find_conflicts(self, moves: Sequence[Move]) -> list[SinkConflictError]:
+        """Return those moves that do not begin where the stored offsets are."""
+        found = self._read(moves)
+        return [
+            SinkConflictError(move.partition, move.start, there.offset)
+            for move in moves
+            if (there := found.get(move.partition)) is not None and not _is_before(move, there)
+        ]
+
+    def add_to(
+        self, client: Producer, transactional_id: str, moves: Sequence[Move], deadline: Deadline
+    ) -> None:
+        """Add moves to the transaction that a client has open, with offsets of another group.
+
+        Raises:
+            KafkaException: they were not added.
+        """
+        entries = [self._entry(move, transactional_id) for move in moves]
+        group = self._store().group_metadata()
+        client.send_offsets_to_transaction(entries, group, deadline.left)
 
     def close(self) -> None:
         """Release the clients, after the last call.
@@ -575,14 +607,6 @@ class ResultTransactions:
         )
         return True
 
-    def _conflicts(self, moves: Sequence[Move]) -> list[SinkConflictError]:
-        found = self._read(moves)
-        return [
-            SinkConflictError(move.partition, move.start, there.offset)
-            for move in moves
-            if (there := found.get(move.partition)) is not None and not _is_before(move, there)
-        ]
-
     def _read(self, moves: Sequence[Move]) -> dict[TopicPartition, StoredOffset]:
         for move in moves:
             self._topics[self._parts(move.identity)[0]] = move.partition.topic
@@ -649,6 +673,13 @@ class ResultTransactions:
                 for info in catalog.describe(names, self._answer_deadline()).values():
                     self._topics[info.topic_id] = info.name
         return self._topics.get(topic_id)
+
+
+class OffsetsBeside(NamedTuple):
+    """Moves of another group's partitions, for the transaction of a first one."""
+
+    transactions: ResultTransactions
+    moves: Sequence[Move]
 
 
 def _is_before(move: Move, stored: StoredOffset) -> bool:

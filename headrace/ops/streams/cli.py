@@ -1,4 +1,4 @@
-"""``headrace streams plan|rows|compare|reshard``.
+"""``headrace streams plan|rows|compare|adopt|reshard``.
 
 Exit codes: 0 done; 1 rows differ, or failed, and the message says what was changed; 2 the
 configuration or the command line cannot be used; 3 a process runs where a stopped one is needed.
@@ -111,6 +111,8 @@ def rows(  # noqa: PLR0917 - one for each option
 
 
 app.command()(connected(rows))
+
+
 @app.command()
 def compare(
     config: ConfigFile,
@@ -136,6 +138,33 @@ def compare(
             from headrace.ops.streams import compare as comparing  # noqa: PLC0415 - takes a second to import
 
         return comparing.compare(loaded, one, other, store, as_json=json)
+
+    raise typer.Exit(guarded(config, command))
+
+
+@app.command()
+def adopt(
+    config: ConfigFile,
+    channel: Annotated[str, typer.Argument(metavar="CHANNEL", help="A channel of type keyed.")],
+    name: Annotated[
+        str,
+        typer.Option(
+            "--as", metavar="NAME", help="The reduce() that goes on: NAME, or TOPOLOGY.NAME."
+        ),
+    ],
+) -> None:
+    """Move the state and the offsets of a keyed channel to a reducer in a topology.
+
+    Both have to be stopped and in the configuration. Everything is one transaction: if it is
+    interrupted, run it again. The channel's own state and offsets stay.
+    """
+    from headrace.ops.offsets.commands import guarded  # noqa: PLC0415 - takes a second to import
+
+    def command(loaded: Config) -> None:
+        with required(Extra.KEYED, "headrace streams adopt"):
+            from headrace.ops.streams import adopt as adopting  # noqa: PLC0415 - takes a second to import
+
+        adopting.adopt(loaded, channel, name)
 
     raise typer.Exit(guarded(config, command))
 

@@ -16,7 +16,7 @@ from headrace.kafka import transactional_producer
 from headrace.kafka.errors import OffsetStoreError
 from headrace.kafka.fencing import GroupPartition
 from headrace.kafka.ports import StoredOffset
-from headrace.kafka.result_transactions import ResultTransactions
+from headrace.kafka.result_transactions import OffsetsBeside, ResultTransactions
 from headrace.kafka.transactional_producer import STUCK_AFTER
 from headrace.sinks.contract import PartitionCommit
 from headrace.testing import FakeClock
@@ -180,6 +180,22 @@ def test_moves_without_a_claim_have_an_id_of_their_own(
     assert results.commit([share(0, None)]) == []
     (opened,) = stage.opened
     assert opened.startswith("headrace.group.m.")
+
+
+def test_offsets_beside_are_in_the_same_transaction(
+    stage: Producing, offsets: Offsets, results: ResultTransactions
+) -> None:
+    """Before those of the first group; a conflict of either begins nothing."""
+    others = ResultTransactions({"bootstrap.servers": "127.0.0.1:1"}, "group", "m")
+    beside = OffsetsBeside(others, [share(0, partition=P1)])
+    assert results.commit([share(0)], [RECORD], beside) == []
+    assert stage.calls == ["init", "begin", "produce", "flush", "send", "send", "commit"]
+    assert stage.opened == ["tx.1"]
+    offsets.offsets = {P1: StoredOffset(7, 0, "m", TOPIC_ID)}
+    (conflict,) = results.commit([share(0)], [RECORD], beside)
+    assert conflict.partition == P1
+    assert stage.calls[-1] == "commit"
+    others.close()
 
 
 def test_offsets_that_are_elsewhere_are_conflicts(

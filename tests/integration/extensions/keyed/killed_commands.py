@@ -1,7 +1,7 @@
 """Commands that change state, each killed one effect later than the one before.
 
 python -m tests.integration.extensions.keyed.killed_commands COMMAND CONFIG, where COMMAND is
-repartition, restore or reshard.
+repartition, restore, reshard or adopt.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from headrace.devstack.wait import wait_for
 from headrace.ops.offsets.commands import zookeeper_session
 from headrace.ops.state.repartition import repartition
 from headrace.ops.state.rescue import restore_from_store
+from headrace.ops.streams.adopt import adopt
 from headrace.ops.streams.reshard import reshard
 from headrace.testing.kills import Effects, killed_at_every_effect
 from headrace.zookeeper.session import ZooKeeperSession
@@ -73,15 +74,20 @@ def _reshard(config: Config) -> None:
     reshard(config, "shop", 4)
 
 
+def _adopt(config: Config) -> None:
+    adopt(config, "main", "counts")
+
+
 _COMMANDS = {
     "repartition": _repartition,
     "restore": _restore,
     "reshard": _reshard,
+    "adopt": _adopt,
 }
 
 #: Effects from one kill to the next, where a command holds several groups. It is odd, because one
 #: effect counts before it and after it.
-_STEPS = {"reshard": 3}
+_STEPS = {"reshard": 3, "adopt": 3}
 
 
 def _prepare(config: Config, work: Callable[[], object], _: int) -> Callable[[], object]:

@@ -253,3 +253,32 @@ def minutes_of_pages() -> Topology:
     windowed = by_url.window(hopping("2m", every="1m", grace="30s"))
     windowed.agg(Pages, url=key, begin=window_start, n=count()).final().to("minutes")
     return app
+
+
+class Seen(Row):
+    user: Field[str]
+    clicks: Field[int]
+
+
+def count_clicks(
+    user: str, state: int | None, facts: Sequence[Event[Click] | Fired], now: int
+) -> tuple[int, list[Seen], Mapping[str, Timer]]:
+    """Count the clicks of a user, of a keyed channel or of a topology."""
+    del now
+    clicks = (state or 0) + len(facts)
+    return clicks, [Seen(user=user, clicks=clicks)], {}
+
+
+def counted_clicks() -> Topology:
+    """Count the clicks of users, who are the records' keys."""
+    app = Topology()
+    app.stream("clicks", Click).reduce(count_clicks, name="counts", rows=Seen).to("counts")
+    return app
+
+
+def clicks_by_user() -> Topology:
+    """Count the clicks of users, by whom records are written again."""
+    app = Topology()
+    clicks = app.stream("clicks", Click, time=Click.user.cast(int)).key_by(Click.user, name="users")
+    clicks.reduce(tell_quiet, name="quiet", rows=Quiet).to("quiet")
+    return app
