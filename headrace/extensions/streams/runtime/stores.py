@@ -163,7 +163,7 @@ class StoredPanes(MemoryStore):
     def __init__(
         self, store: str, layout: Layout, pane: int, rows: TaskRows, room: WindowRoom
     ) -> None:
-        """Look which panes the state has.
+        """List the panes that the state has.
 
         Raises:
             StateStoreError: it cannot be read.

@@ -23,7 +23,7 @@ class WindowRoom:
         self._sizes: WeakKeyDictionary[Hashable, int] = WeakKeyDictionary()
 
     def share(self, store: Hashable, size: int) -> int:
-        """Note how many bytes a store has, and return how many of them it may keep."""
+        """Set how many bytes a store has, and return how many of them it may keep."""
         with self._lock:
             self._sizes[store] = size
             total = sum(self._sizes.values())

@@ -93,7 +93,7 @@ def test_rows_are_read_as_they_were_written(store: StateStore) -> None:
 
 
 def test_heads_of_keys_are_listed_once_in_one_partition(store: StateStore) -> None:
-    """Of rows that are written and of those that are not, a key that is shorter included."""
+    """A head is listed of rows that are written and of those that are not, and of shorter keys."""
     for name in ("w/01/a", "w/01/b", "w/02/a", "w/3", "w:time", "v/01/a"):
         put(store, 0, name, row("1"))
     put(store, 1, "w/09/a", row("1"))
@@ -109,7 +109,7 @@ def test_heads_of_keys_are_listed_once_in_one_partition(store: StateStore) -> No
 )
 @given(names=st.sets(st.binary(max_size=4), max_size=12), prefix=st.binary(max_size=2))
 def test_heads_are_those_of_all_rows(tmp_path: Path, names: set[bytes], prefix: bytes) -> None:
-    """Whatever bytes keys have, and in whatever part of the store they are."""
+    """The heads are the same whatever bytes keys have, and in whatever part of the store."""
     found = opened(tmp_path / uuid4().hex)
     try:
         for at, name in enumerate(sorted(names)):

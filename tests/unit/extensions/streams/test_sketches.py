@@ -113,8 +113,9 @@ def test_a_quantile_is_within_the_error_of_the_value_at_its_place(
     partial = make_partial(approx_quantile(VALUE, at), [pa.float64()])
     (found,) = partial.result(part_of(partial, values, pa.float64())).to_pylist()
     exact = sorted(values)[math.floor(at * (len(values) - 1))]
-    # what is lower than the highest by this many powers of ten shares the lowest bucket
-    lowest = max(map(abs, values)) * 1e-35
+    # what is lower than the highest by this many powers of ten shares the lowest bucket, and what
+    # has no more digits than a subnormal number is 0
+    lowest = max(max(map(abs, values)) * 1e-35, sys.float_info.min)
     assert abs(found - exact) <= max(QUANTILE_ERROR * abs(exact) * (1 + 1e-9), lowest)
 
 
