@@ -6,7 +6,6 @@ reader sees the fields that the operator writes, and no parts of aggregates.
 
 from __future__ import annotations
 
-import json
 from heapq import nsmallest
 from itertools import takewhile
 from types import MappingProxyType
@@ -30,6 +29,7 @@ from headrace.extensions.streams.runtime.stores import (
     split_times,
     time_in_key,
     time_key,
+    times_prefix,
 )
 from headrace.extensions.streams.windows import SessionWindows, SlidingWindows, TimeWindows
 
@@ -190,18 +190,9 @@ class _AggregateRows:
         ]
         self.layout = layout_of(operator)
 
-    def decode(self, values: Sequence[bytes | None]) -> Parts:
-        """Return what is stored, of no records where there is nothing."""
-        rows = self.layout.empty(len(values))
-        there = [at for at, value in enumerate(values) if value is not None]
-        if there:
-            texts = b",".join(value for value in values if value is not None)
-            put_rows(rows, there, self.layout.decode(json.loads(b"[" + texts + b"]")))
-        return rows
-
     def read_groups(self, keys: Sequence[bytes], values: Sequence[bytes]) -> list[StoreRow]:
         """Return the rows of groups without windows."""
-        return self.finish(keys, self.decode(values))
+        return self.finish(keys, self.layout.decode_texts(values))
 
     def finish(
         self, keys: Sequence[bytes], rows: Parts, windows: Sequence[Window] | None = None
@@ -255,7 +246,7 @@ class _TimeWindows:
     has_windows = True
 
     def __init__(self, store: Store, operator: Aggregate, windows: TimeWindows) -> None:
-        self._name = store.name
+        self._name, self._stored = store.name, store.rows
         self._prefix, self._time = rows_prefix(store.rows), time_key(store.rows)
         self._rows = _AggregateRows(operator)
         self._windows = windows
@@ -268,7 +259,7 @@ class _TimeWindows:
             panes = self._panes_of(numbers)
             values = rows.get_many([self._pane_key(pane) + question.key for pane in panes])
             progress = rows.progress
-        stored = self._rows.decode(values)
+        stored = self._rows.layout.decode_texts(values)
         bounds = [self._bounds(number) for number in numbers]
         merged = self._merge(stored, len(bounds))
         found = self._rows.finish([question.key] * len(bounds), merged, bounds)
@@ -346,7 +337,7 @@ class _TimeWindows:
 
     def _pane_key(self, pane: int) -> bytes:
         """Return what the keys of a pane's rows begin with."""
-        return self._prefix + time_in_key(pane * self._windows.pane) + b"/"
+        return times_prefix(self._stored, pane * self._windows.pane)
 
     def _bounds(self, number: int) -> Window:
         start = number * self._windows.every
@@ -387,7 +378,7 @@ class _TimeWindows:
         taken = _take(inside, is_wanted, question, prefix)
         places = [split_times(row, 1) for row in taken.names]
         bounds = [Window(begin, begin + self._windows.size) for (begin,), _ in places]
-        stored = self._rows.decode(taken.values)
+        stored = self._rows.layout.decode_texts(taken.values)
         return _Page(self._rows.finish([key for _, key in places], stored, bounds), taken.next)
 
     def _take_merged(
@@ -414,7 +405,7 @@ class _TimeWindows:
         layout = self._rows.layout
         merged = layout.empty(len(shown))
         for pane in panes:
-            own = self._rows.decode([by_key[key].get(pane) for key in shown])
+            own = self._rows.layout.decode_texts([by_key[key].get(pane) for key in shown])
             merged = layout.merge(merged, own)
         rows = self._rows.finish(shown, merged, [self._bounds(number)] * len(shown))
         return _Page(rows, keys[-1] if len(keys) > len(shown) else None)
@@ -478,7 +469,7 @@ class _WindowsByKey:
         taken = _take(rest, lambda row: is_wanted(split_times(row, 2)[1]), question)
         places = [split_times(row, 2) for row in taken.names]
         bounds = [Window(begin, end) for (end, begin), _ in places]
-        stored = self._rows.decode(taken.values)
+        stored = self._rows.layout.decode_texts(taken.values)
         found = self._rows.finish([key for _, key in places], stored, bounds)
         return StoreRows(found, progress, time, taken.next)
 

@@ -14,7 +14,7 @@ from headrace.extensions.streams.operators import Aggregate
 from headrace.extensions.streams.plan import SUBSCRIPTIONS
 from headrace.extensions.streams.row_documents import key_of
 from headrace.extensions.streams.runtime.join_store import SIDES
-from headrace.extensions.streams.runtime.stores import DIGITS, rows_prefix
+from headrace.extensions.streams.runtime.stores import rows_prefix, split_times
 from headrace.extensions.streams.windows import TimeWindows
 
 if TYPE_CHECKING:
@@ -58,11 +58,11 @@ class StoredRows:
             return StoredRow(names[:size], (("wanted_by", by),), value)
         if self._aggregate is None or self._aggregate.windows is None:
             return StoredRow(name, (), value)
-        first, second = DIGITS + 1, 2 * (DIGITS + 1)
         if self._has_panes:
-            return StoredRow(name[first:], (("begin", int(name[:DIGITS])),), value)
-        begin, end = int(name[first : second - 1]), int(name[:DIGITS])
-        return StoredRow(name[second:], (("begin", begin), ("end", end)), value)
+            (begin,), group = split_times(name, 1)
+            return StoredRow(group, (("begin", begin),), value)
+        (end, begin), group = split_times(name, 2)
+        return StoredRow(group, (("begin", begin), ("end", end)), value)
 
     def show(self, value: bytes) -> Any:
         """Return what a value says: of aggregates the latest time of a record and their values."""

@@ -15,12 +15,12 @@ import numpy as np
 import pyarrow as pa
 from typing_extensions import override
 
-from headrace.extensions.streams.kernels.layout import put_rows, take_rows
+from headrace.extensions.streams.kernels.layout import take_rows
 from headrace.extensions.streams.kernels.records import NO_TIME
 from headrace.extensions.streams.kernels.stores import MemoryKeyedWindows, MemoryStore, SortedRows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from headrace.extensions.streams.kernels.layout import Layout
     from headrace.extensions.streams.kernels.partials import Parts
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 ChangedRow = tuple[bytes, "bytes | None"]
 
 #: Digits of a time in a row's key: as many as 64 bits have.
-DIGITS = 19
+_DIGITS = 19
 
 #: Bytes of memory that a row of a window takes beside its key and its value, with its key's number.
 _ROW_BYTES = 250
@@ -60,7 +60,7 @@ class KnowingStore(ChangingStore, Protocol):
 
 def time_in_key(time: int) -> bytes:
     """Return a time as keys of rows have it: they are in its order."""
-    return b"%0*d" % (DIGITS, time)
+    return b"%0*d" % (_DIGITS, time)
 
 
 def split_times(key: bytes, count: int) -> tuple[list[int], bytes]:
@@ -79,31 +79,15 @@ def time_key(store: str) -> bytes:
     return f"{store}:time".encode()
 
 
-def _pane_prefix(store: str, begin: int) -> bytes:
-    return f"{store}/{begin:0{DIGITS}d}/".encode()
+def times_prefix(store: str, *times: int) -> bytes:
+    """Return what the keys of a store's rows of a window begin with, by its times."""
+    return b"/".join([store.encode(), *map(time_in_key, times), b""])
 
 
 def read_time(rows: TaskRows, store: str) -> int:
     """Return the operator time of a store in a task, ``NO_TIME`` before any record."""
     (value,) = rows.read([time_key(store)])
     return NO_TIME if value is None else int(value)
-
-
-def _decode(layout: Layout, texts: Sequence[bytes]) -> Parts:
-    """Return rows of their values: a call for each would take longer than what it does."""
-    return layout.decode(json.loads(b"[" + b",".join(texts) + b"]"))
-
-
-def _read_rows(
-    stored: TaskRows, layout: Layout, keys: Sequence[bytes]
-) -> tuple[Parts, list[bytes | None]]:
-    """Return the rows of keys, those of no records where there is none, and their values."""
-    found = stored.read(keys)
-    places = [at for at, value in enumerate(found) if value is not None]
-    rows = layout.empty(len(keys))
-    if places:
-        put_rows(rows, places, _decode(layout, [value for value in found if value is not None]))
-    return rows, found
 
 
 class StoredGroups:
@@ -123,9 +107,9 @@ class StoredGroups:
             StateStoreError: they cannot be read.
         """
         keys = [self._prefix + name for name in names.to_pylist()]
-        rows, found = _read_rows(self._rows, self._layout, keys)
+        found = self._rows.read(keys)
         self._formers.update(zip(keys, found, strict=True))
-        return rows
+        return self._layout.decode_texts(found)
 
     def write(self, names: pa.Array, rows: Parts) -> None:
         """Write the rows of keys."""
@@ -173,7 +157,7 @@ class StoredPanes(MemoryStore):
         self._own_layout = layout
         self._pane = pane
         self._rows, self._room = rows, room
-        heads = rows.list_heads(rows_prefix(store), DIGITS)
+        heads = rows.list_heads(rows_prefix(store), _DIGITS)
         self._cold = {int(head) // pane for head in heads}
         #: Bytes of the largest row of those that were written last.
         self._size_of_row = 0
@@ -202,20 +186,20 @@ class StoredPanes(MemoryStore):
         """Read rows of a cold pane into memory; where there is none, that of no records."""
         missing = np.sort(keys[~self.hold(pane, keys)])
         if len(missing):
-            prefix = _pane_prefix(self._store, pane * self._pane)
+            prefix = times_prefix(self._store, pane * self._pane)
             names = [prefix + name for name in self.name_keys(missing).to_pylist()]
-            rows, _ = _read_rows(self._rows, self._own_layout, names)
+            rows = self._own_layout.decode_texts(self._rows.read(names))
             super().write(pane, missing, rows)
             self._written.setdefault(pane)
 
     def _read_pane(self, pane: int) -> None:
         """Read all rows of a cold pane that are not in memory."""
-        prefix = _pane_prefix(self._store, pane * self._pane)
+        prefix = times_prefix(self._store, pane * self._pane)
         found = self._rows.read_all(prefix)
         numbers = self.number_keys(pa.array([*found], pa.binary()))
         order = np.argsort(numbers)
         rows = SortedRows(self._own_layout)
-        values = _decode(self._own_layout, [*found.values()])
+        values = self._own_layout.decode_texts([*found.values()])
         rows.write(numbers[order], take_rows(values, order))
         known = super().list_keys(pane)
         in_memory = super().read(pane, known)
@@ -249,7 +233,7 @@ class StoredPanes(MemoryStore):
         changed, self._changed = self._changed, []
         found: dict[bytes, bytes | None] = {}
         for each in changed:
-            prefix = _pane_prefix(self._store, each.pane * self._pane)
+            prefix = times_prefix(self._store, each.pane * self._pane)
             keys = [prefix + name for name in each.names.to_pylist()]
             before = dict(zip(keys, self._texts(each.before), strict=True))
             # of several changes of a row the first one has what was there
@@ -309,11 +293,8 @@ class StoredWindowsByKey(MemoryKeyedWindows):
 
     def restore(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
         """Load the rows of the state, by their keys without the store's prefix."""
-        first, second = DIGITS + 1, 2 * (DIGITS + 1)
-        self.load(
-            (key[second:], int(key[first : second - 1]), int(key[:DIGITS]), json.loads(value))
-            for key, value in rows
-        )
+        split = ((split_times(key, 2), value) for key, value in rows)
+        self.load((name, begin, end, json.loads(value)) for ((end, begin), name), value in split)
         self._changed.clear()
 
     @override
@@ -325,7 +306,7 @@ class StoredWindowsByKey(MemoryKeyedWindows):
         self._changed.update(zip(keys, self._own_layout.encode_texts(new.rows), strict=True))
 
     def _key(self, name: bytes, begin: int, end: int) -> bytes:
-        return _pane_prefix(self._store, end) + f"{begin:0{DIGITS}d}/".encode() + name
+        return times_prefix(self._store, end, begin) + name
 
     def take_changes(self) -> Iterator[ChangedRow]:
         """Yield the rows that changed since the last call."""
