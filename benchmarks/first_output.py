@@ -10,19 +10,24 @@ from confluent_kafka import TopicPartition as ClientPartition
 from headrace.core.clock import SYSTEM_CLOCK
 
 
+def open_consumer(servers: str) -> Consumer:
+    """Return a consumer of committed records that hears of them at once; it is assigned nothing."""
+    return Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": "bench-watch",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "fetch.wait.max.ms": 10,
+        }
+    )
+
+
 class FirstOutput:
     """Watches a topic, from where it ends now, for its next committed record. One thread."""
 
     def __init__(self, servers: str, topic: str, partitions: int) -> None:
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": servers,
-                "group.id": "bench-watch",
-                "enable.auto.commit": False,
-                "isolation.level": "read_committed",
-                "fetch.wait.max.ms": 10,
-            }
-        )
+        self._consumer = open_consumer(servers)
         places = [ClientPartition(topic, each, 0) for each in range(partitions)]
         for place in places:
             place.offset = self._consumer.get_watermark_offsets(place, 30.0)[1]

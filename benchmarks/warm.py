@@ -14,10 +14,11 @@ from itertools import pairwise
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as ClientPartition
 
 from benchmarks import stack
+from benchmarks.first_output import open_consumer
 from benchmarks.keyed.state import Stand, StatePlan, fill_changelog, rows
 from benchmarks.lifecycle.daemon import CHANGE, Daemon, Settings
 from benchmarks.report import Report, say
@@ -240,15 +241,7 @@ class _Group:
         producer.flush(30)
 
     def _read(self, stop: Event) -> None:
-        consumer = Consumer(
-            {
-                **self._client,
-                "group.id": "bench-watch",
-                "enable.auto.commit": False,
-                "isolation.level": "read_committed",
-                "fetch.wait.max.ms": 10,
-            }
-        )
+        consumer = open_consumer(self._client["bootstrap.servers"])
         consumer.assign([ClientPartition(self._output, 0, 0)])
         while not stop.is_set():
             message = consumer.poll(0.05)

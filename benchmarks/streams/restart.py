@@ -6,11 +6,11 @@ import json
 import time
 from base64 import b64encode
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from random import Random
 from statistics import median
 from typing import TYPE_CHECKING, Any
-
-from confluent_kafka import Producer
 
 from benchmarks import stack
 from benchmarks.first_output import FirstOutput
@@ -19,9 +19,10 @@ from benchmarks.report import say
 from benchmarks.resident import Resident
 from benchmarks.streams.topics import MINUTE
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
+from headrace.kafka.topic_producer import TopicProducer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from headrace.devstack import LocalStack
 
@@ -164,20 +165,17 @@ class _Stand:
                 start = random.randrange(len(pool) - self._plan.row)
                 yield key, window, pool[start : start + self._plan.row]
 
-    def _send(self, texts: Iterator[tuple[int, int, str]]) -> None:
-        producer = Producer({"bootstrap.servers": self._servers.bootstrap_servers, **_PRODUCER})
-        for key, window, text in texts:
-            value = json.dumps({"text": text}).encode()
-            at = self._begin + window * MINUTE
-            while True:
-                try:
-                    producer.produce(self._topic, value, b"customer-%06d" % key, timestamp=at)
-                    break
-                except BufferError:
-                    producer.poll(1.0)
-            producer.poll(0)
-        if producer.flush(_FILL_TIMEOUT):
-            raise AssertionError("records did not reach the broker")
+    def _send(self, texts: Iterable[tuple[int, int, str]]) -> None:
+        """Produce texts of keys in windows, which ascend."""
+        client = {"bootstrap.servers": self._servers.bootstrap_servers, **_PRODUCER}
+        producer, deadline = TopicProducer(client, self._topic), Deadline.after(_FILL_TIMEOUT)
+        for window, several in groupby(texts, key=itemgetter(1)):
+            records = (
+                (b"customer-%06d" % key, json.dumps({"text": text}).encode())
+                for key, _, text in several
+            )
+            producer.send(records, deadline, time=self._begin + window * MINUTE)
+        producer.flush(deadline)
 
     def _lag(self) -> int:
         """Return how many records are not committed."""
