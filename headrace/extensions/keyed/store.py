@@ -510,12 +510,12 @@ class RocksStore(StateStore):
             place.settle()
         except OSError as error:
             raise StartError(
-                f"{error.filename}, beside the state store in {self._folder}, cannot be renamed or "
-                f"deleted: {error.strerror}; correct the rights of the folder it is in"
+                f"{error.filename}, next to the state store in {self._folder}, cannot be renamed "
+                f"or deleted: {error.strerror}; correct the rights of the folder it is in"
             ) from error
 
     def copy_files(self) -> Path:
-        """Flush, and link the files as they are into a new folder beside the store's.
+        """Flush, and link the files as they are into a new folder next to the store's.
 
         Former copies are deleted, and the caller deletes this one. Any thread; blocks.
         Positions in it may be older than its rows, as after a crash.

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class StoreFolder:
-    """The folder with the database of a store, and those beside it that belong to it.
+    """The folder with the database of a store, and those next to it that belong to it.
 
-    Files that are to be in its place are written to a folder beside it. Once they are whole, that
+    Files that are to be in its place are written to a folder next to it. Once they are whole, that
     one is renamed to ``NAME.new``, which cannot be undone: :meth:`settle` goes on from there.
     However a process ends, either the former files or the new ones are there after it.
 

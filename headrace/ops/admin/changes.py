@@ -111,8 +111,8 @@ class SnapshotAnswer(Document):
     """The files of a channel's state as they were at one moment."""
 
     folder: str
-    """The folder on the process's machine that has them, beside the channel's store. Delete it when
-    they are copied; the next snapshot of the channel does so as well, and the next start."""
+    """The folder on the process's machine that has them, next to the channel's store. Delete it
+    when they are copied; the next snapshot of the channel does so as well, and the next start."""
 
 
 class LogLevelAnswer(Document):

@@ -40,7 +40,7 @@ _LONGEST_RETRY = 5.0
 #: Seconds in which a member has to be connected to, and to answer.
 _CONNECT_TIMEOUT, _ANSWER_TIMEOUT = 3.0, 10.0
 
-#: Members that a question is led to, one by the other, before it is asked anew.
+#: Members that a question is led to, one by the other, before it is asked again.
 _MOST_LED = 4
 
 #: Rows of a page.

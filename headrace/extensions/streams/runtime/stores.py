@@ -35,7 +35,7 @@ ChangedRow = tuple[bytes, "bytes | None"]
 #: Digits of a time in a row's key: as many as 64 bits have.
 _DIGITS = 19
 
-#: Bytes of memory that a row of a window takes beside its key and its value, with its key's number.
+#: Bytes of memory of a row of a window without its key and value, with its key's number.
 _ROW_BYTES = 250
 
 

@@ -139,7 +139,7 @@ def test_files_are_the_former_or_the_new_ones_wherever_a_replacement_is_killed(
     assert new > 1
 
 
-def test_what_cannot_be_settled_keeps_a_start_from_going_on(tmp_path: Path) -> None:
+def test_a_start_fails_on_files_that_cannot_be_settled(tmp_path: Path) -> None:
     """The error names what is in the way: here a file, where folders are ours alone."""
     store = RocksStore(tmp_path / "db")
     (tmp_path / "db.part").write_text("")

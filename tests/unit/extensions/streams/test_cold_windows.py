@@ -111,7 +111,7 @@ def test_rows_above_the_room_are_read_again_when_they_are_needed(cache: int, rea
 
 
 @given(most=st.integers(0, 10_000), sizes=st.lists(st.integers(0, 5_000), min_size=1, max_size=8))
-def test_what_stores_keep_comes_to_fit_the_room(most: int, sizes: list[int]) -> None:
+def test_stores_come_to_fit_the_room(most: int, sizes: list[int]) -> None:
     """Each gives up half of what it may keep when it is told of too much, as stores of panes do."""
     room, stores = WindowRoom(most), [frozenset([number]) for number in range(len(sizes))]
     for _ in range(20):
@@ -123,7 +123,7 @@ def test_what_stores_keep_comes_to_fit_the_room(most: int, sizes: list[int]) -> 
     assert sum(sizes) <= most
 
 
-def test_what_a_store_had_that_is_no_more_is_free() -> None:
+def test_a_store_that_is_gone_leaves_its_room() -> None:
     """A task that went to another member leaves its share to the others."""
 
     class Store:

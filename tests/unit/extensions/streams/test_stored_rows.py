@@ -164,7 +164,7 @@ def test_rows_of_a_reducer_have_its_state_and_timers() -> None:
     }
 
 
-def test_what_a_left_row_wants_of_a_right_one_lies_with_the_right_key() -> None:
+def test_a_subscription_lies_with_the_right_key() -> None:
     """A row says by its key which right row it is for, and names the left one."""
     app = Topology()
     whole = app.table("wholes", View, name="wholes")

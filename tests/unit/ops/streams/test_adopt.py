@@ -146,7 +146,7 @@ def test_another_reducer_and_another_time_are_refused_together(tmp_path: Path) -
         (["counts", "--as", "quiet"], "channel counts cannot be taken over by quiet: its key"),
     ],
 )
-def test_what_does_not_fit_is_refused_before_any_broker_is_asked(
+def test_adopt_refuses_what_does_not_fit_without_a_broker(
     tmp_path: Path, arguments: list[str], words: str
 ) -> None:
     """The exit code is that of a configuration or command line that cannot be used."""

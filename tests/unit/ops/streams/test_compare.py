@@ -112,7 +112,7 @@ def test_stores_of_other_windows_are_refused(tmp_path: Path) -> None:
         (["shop", "shop", "pages"], "both are shop; name two topologies"),
     ],
 )
-def test_what_cannot_be_compared_is_refused_before_any_broker_is_asked(
+def test_compare_refuses_other_stores_without_a_broker(
     tmp_path: Path, arguments: list[str], words: str
 ) -> None:
     """The exit code is that of a command line that cannot be used."""

@@ -165,7 +165,7 @@ PROGRAMS: dict[str, Any] = {
 @pytest.mark.parametrize("name", PROGRAMS)
 @settings(max_examples=12)
 @given(data=st.data())
-def test_what_is_told_is_the_same_as_without_the_division(name: str, data: st.DataObject) -> None:
+def test_a_division_anywhere_changes_no_output(name: str, data: st.DataObject) -> None:
     """Wherever in the records it is: each window, pair and timer once, with all of its records."""
     plan = PROGRAMS[name]().plan("demo", "g")
     part = by_key_part(plan)
@@ -252,7 +252,7 @@ _CODE = "tests.unit.extensions.streams.programs"
         ),
     ],
 )
-def test_what_cannot_be_divided_is_refused_before_any_broker_is_asked(
+def test_reshard_refuses_other_topologies_without_a_broker(
     tmp_path: Path, section: str, arguments: list[str], words: str
 ) -> None:
     """The exit code is that of a configuration or command line that cannot be used."""
