@@ -24,6 +24,7 @@ from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.memory import relax
 from headrace.core.records import TopicPartition, identity_of
 from headrace.core.tables import SCHEMA
+from headrace.extensions.keyed.changed_rows import ChangedRows
 from headrace.extensions.keyed.fold import fold_of
 from headrace.extensions.keyed.function import KeyedFunction
 from headrace.extensions.keyed.names import changelog_name
@@ -130,7 +131,7 @@ class Sized:
             place = PartitionKey(number % self._plan.partitions, key)
             changes.append((place, RowChange(None, KeyRow(state))))
             if len(changes) == _WRITTEN or number == self._keys:
-                self._store.put(changes)
+                self._store.put([ChangedRows.of(changes)])
                 self._store.flush()
                 changes.clear()
         self._store.write_tables()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import chain, count
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from headrace.core.records import ResultRecord
     from headrace.extensions.keyed.api import KeyedReducer, Timer, TimerClock
-    from headrace.extensions.keyed.row import RowChange
+    from headrace.extensions.keyed.changed_rows import ChangedRows
     from headrace.extensions.keyed.store import Position, StoredCommit
 
 
@@ -65,14 +65,14 @@ class MemoryStore(StateStore):
     @override
     def put(
         self,
-        changes: Iterable[tuple[PartitionKey, RowChange]],
+        changes: Sequence[ChangedRows],
         commits: Mapping[int, StoredCommit] | None = None,
         stale: Iterable[tuple[int, DueTimer]] = (),
     ) -> None:
         # all of it or nothing: what cannot be encoded fails before anything is kept
         entries: dict[bytes, bytes | None] = {timer_key(*each): None for each in stale}
         rows: dict[PartitionKey, bytes | None] = {}
-        for key, change in changes:
+        for key, change in chain.from_iterable(each.items() for each in changes):
             entries.update(timer_changes(key, change))
             rows[key] = None if change.after is None else encode_row(change.after)
         for entry, data in entries.items():

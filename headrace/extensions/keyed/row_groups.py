@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+from headrace.extensions.keyed.changed_rows import AFTER, FORMER
 
-    from headrace.extensions.keyed.row import PartitionKey, RowChange
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from headrace.extensions.keyed.changed_rows import ChangedRows
 
     Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -55,19 +55,13 @@ class RowGroups:
         prefixes = self._prefixes.items()
         return next((name for name, prefix in prefixes if key.startswith(prefix)), None)
 
-    def growth(self, changes: Sequence[tuple[PartitionKey, RowChange]]) -> dict[int, Growth] | None:
-        """Return the growth of each partition; None where a row has more than a value.
-
-        In columns: a commit may change as many rows as there are records.
-        """
-        if any(row is not None and row[1] for row in chain.from_iterable(c for _, c in changes)):
-            return None
-        numbers = np.array([key[0] for key, _ in changes], np.int64)
-        names = pa.array([key[1] for key, _ in changes], pa.binary())
+    def growth(self, changes: ChangedRows) -> dict[int, Growth]:
+        """Return the growth of each partition, of rows that have and had a state alone."""
+        numbers, names = changes.column("partition").to_numpy(), changes.column("key")
         own = pc.binary_length(names).to_numpy().astype(np.int64) + self._overhead
         before, after = (
-            np.array([-1 if row is None else len(row[0] or b"") for row in rows], np.int64)
-            for rows in ([each[0] for _, each in changes], [each[1] for _, each in changes])
+            pc.fill_null(pc.binary_length(changes.column(name)), -1).to_numpy().astype(np.int64)
+            for name in (FORMER[0], AFTER[0])
         )
         rows = (after >= 0).astype(np.int64) - (before >= 0)
         sizes = np.where(after >= 0, after + own, 0) - np.where(before >= 0, before + own, 0)

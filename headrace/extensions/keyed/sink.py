@@ -19,8 +19,9 @@ from headrace.core.errors import HeadraceError
 from headrace.core.records import ResultRecord, TopicPartition
 from headrace.core.result_columns import ResultColumns
 from headrace.core.spans import current_headers
+from headrace.extensions.keyed.changed_rows import AFTER, FORMER, ChangedRows, columns_of
 from headrace.extensions.keyed.changelog import changelog_columns
-from headrace.extensions.keyed.row import KeyRow, PartitionKey, RowChange
+from headrace.extensions.keyed.row import PartitionKey
 from headrace.extensions.keyed.state import Layer, Progress
 from headrace.extensions.keyed.store import Position
 from headrace.extensions.keyed.tables import OUTPUT, named_tuples
@@ -32,7 +33,7 @@ from headrace.sinks.errors import CommitConflictError
 from headrace.sinks.kafka import traced
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from headrace.core.clock import Clock
     from headrace.core.errors import SinkConflictError
@@ -150,12 +151,10 @@ class OutputColumns:
 class StagedState:
     """A micro-batch that is folded: its layer, and what is to be produced.
 
-    ``rows`` are the changed rows of the layer, in its order; None where it has none. ``named`` are
-    counts of the function's own parts, as of a topology's operators.
+    ``named`` are counts of the function's own parts, as of a topology's operators.
     """
 
     layer: Layer
-    rows: pa.Table | None
     outputs: OutputColumns = field(default_factory=OutputColumns)
     counts: KeyedCounts = field(default_factory=KeyedCounts)
     named: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -184,25 +183,24 @@ def staged_state(
         if (time := reached.get(number, before)) is not None
     }
     if result is None:
-        return StagedState(Layer(micro_batch.id, {}, times), None)
+        return StagedState(Layer(micro_batch.id, times=times))
     outputs = OutputColumns(pc.list_flatten(result.column("outputs")).chunks, topic_of)
     sums = {name: pc.sum(result.column(name)).as_py() or 0 for name in _COUNTED}
-    wanted = ["partition", "key", "state", "extra"]
-    wanted += [name for name in FORMER if name in result.column_names]
-    rows = result.select(wanted).filter(result.column("changed")).combine_chunks()
-    changes = _changes(rows, state)
+    changes = _changes(result.filter(result.column("changed")), state)
     counts = KeyedCounts(result.num_rows, len(changes), outputs=len(outputs), **sums)
     layer = Layer(micro_batch.id, changes, times)
-    return StagedState(layer, rows, outputs, counts, counts_in(result))
+    return StagedState(layer, outputs, counts, counts_in(result))
 
 
-def _changes(rows: pa.Table, state: LayeredState) -> dict[PartitionKey, RowChange]:
+def _changes(rows: pa.Table, state: LayeredState) -> ChangedRows:
     """Return the rows that changed, with those before them: read, where the table has none."""
-    partitions, names, *columns = (column.to_pylist() for column in rows.columns)
-    keys = named_tuples(PartitionKey, zip(partitions, names, strict=True))
-    after = _rows(*columns[:2])
-    before = _rows(*columns[2:]) if len(columns) > 2 else state.get_many(keys)  # noqa: PLR2004
-    return dict(zip(keys, named_tuples(RowChange, zip(before, after, strict=True)), strict=True))
+    if FORMER[0] in rows.column_names:
+        return ChangedRows(rows)
+    places = zip(rows.column("partition").to_pylist(), rows.column("key").to_pylist(), strict=True)
+    before = state.get_many(named_tuples(PartitionKey, places))
+    for name, column in zip(FORMER, columns_of(before), strict=True):
+        rows = rows.append_column(name, column)
+    return ChangedRows(rows)
 
 
 class KeyedSink(Sink[StagedState]):
@@ -364,7 +362,7 @@ class KeyedSink(Sink[StagedState]):
                     "written"
                 )
             times = {number: time for layer in layers for number, time in layer.times.items()}
-            changed = {key.partition for layer in layers for key in layer.changes}
+            changed = {number for layer in layers for number in layer.changes.partitions}
             moves = [self._counted_move(share, times, changed) for share in offsets]
             # what fails here may be stored all the same: then the changelog has rows that the
             # store has not, and no position is noted before a commit has gone on from ours
@@ -436,14 +434,10 @@ class KeyedSink(Sink[StagedState]):
     def _changelog_rows(self, staged: Sequence[StagedState]) -> Iterator[ResultColumns]:
         """Yield the changelog rows that a commit writes: the last one of each changed key."""
         for at, each in enumerate(staged, 1):
-            rows, later = each.rows, [other.layer.changes for other in staged[at:]]
-            if rows is None or not rows.num_rows:
-                continue
-            if later:
-                keys = each.layer.changes
-                is_last = [not any(key in changes for changes in later) for key in keys]
-                rows = rows.filter(pa.array(is_last, pa.bool_())).combine_chunks()
-            yield changelog_columns(self._topics.changelog, rows)
+            later = [other.layer.changes for other in staged[at:] if other.layer.changes]
+            changes = each.layer.changes.without(later)
+            if changes:
+                yield changelog_columns(self._topics.changelog, changes.columns)
 
     def discard(self, staged: StagedState) -> None:
         """Drop the layer."""
@@ -607,29 +601,14 @@ def times_in(result: pa.Table) -> dict[int, int]:
     return {int(number): int(time) for number, _, time in pairs}
 
 
-#: The columns of a result that have the rows as they were before.
-FORMER = ("former_state", "former_extra")
-
-
 def with_former(result: pa.Table, rows: pa.Table) -> pa.Table:
     """Return a result with the rows that it was folded from, which begin with the same keys.
 
     Rows without a key may follow in the result.
     """
     others = result.num_rows - rows.num_rows
-    for name, column in zip(FORMER, ("state", "extra"), strict=True):
+    for name, column in zip(FORMER, AFTER, strict=True):
         nothing = pa.nulls(others, pa.binary())
         former = pa.chunked_array([*rows.column(column).chunks, nothing], pa.binary())
         result = result.append_column(name, former)
     return result
-
-
-def _rows(
-    states: Sequence[bytes | None], extras: Sequence[bytes | None]
-) -> Iterable[KeyRow | None]:
-    """Return rows of what is stored of keys, None for each that has none."""
-    fields = list(zip(states, extras, strict=True))
-    nothing = (None, None)
-    if nothing not in fields:
-        return named_tuples(KeyRow, fields)
-    return [None if row == nothing else KeyRow(*row) for row in fields]

@@ -14,6 +14,7 @@ import structlog
 
 from headrace.core.user_text import describe_error
 from headrace.extensions.keyed.api import TimerClock
+from headrace.extensions.keyed.changed_rows import NO_CHANGES, ChangedRows
 from headrace.extensions.keyed.errors import StateStoreError
 from headrace.extensions.keyed.row import PartitionKey
 from headrace.extensions.keyed.store import StoredCommit, timers_of
@@ -21,7 +22,7 @@ from headrace.extensions.keyed.store import StoredCommit, timers_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from headrace.extensions.keyed.row import KeyRow, RowChange
+    from headrace.extensions.keyed.row import KeyRow
     from headrace.extensions.keyed.store import DueTimer, Position, StateStore
     from headrace.extensions.keyed.unwritten import Unwritten
 
@@ -70,12 +71,14 @@ class Layer:
     """
 
     name: str
-    changes: Mapping[PartitionKey, RowChange] = field(default_factory=dict)
+    changes: ChangedRows = field(default_factory=lambda: NO_CHANGES)
     times: Mapping[int, int] = field(default_factory=dict)
 
     @cached_property
     def timers(self) -> Mapping[PartitionKey, frozenset[DueTimer]]:
         """Return the timers of the changed keys that have any after it."""
+        if not self.changes.has_extras:
+            return {}
         return {
             key: timers
             for key, (_, after) in self.changes.items()
@@ -425,7 +428,7 @@ class LayeredState:
 
     def apply(self, layers: Sequence[Layer], progress: Mapping[int, Progress]) -> None:
         """Store in memory what was committed, until :meth:`flush`. Does not wait for the disk."""
-        changes = chain.from_iterable(layer.changes.items() for layer in layers)
+        changes = [layer.changes for layer in layers if layer.changes]
         commits = {
             number: StoredCommit(found.offset, found.number)
             for number, found in progress.items()

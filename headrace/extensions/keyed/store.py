@@ -19,6 +19,7 @@ from operator import itemgetter
 from threading import Condition, Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import pyarrow.compute as pc
 import structlog
 from rocksdict import (
     AccessType,
@@ -37,6 +38,7 @@ from typing_extensions import override
 
 from headrace.core.errors import StartError
 from headrace.extensions.keyed.api import TimerClock
+from headrace.extensions.keyed.changed_rows import AFTER, rows_of
 from headrace.extensions.keyed.errors import CorruptStoreError, StateStoreError
 from headrace.extensions.keyed.phases import PhaseTotals, Tally, summed, totals_of
 from headrace.extensions.keyed.row import KeyRow, LoadedRows, PartitionKey, RowChange
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from headrace.extensions.keyed.changed_rows import ChangedRows
     from headrace.extensions.keyed.phases import PhaseReader
     from headrace.extensions.keyed.row_groups import Growth
 
@@ -112,14 +115,14 @@ class StateStore(Protocol):
 
     def put(
         self,
-        changes: Iterable[tuple[PartitionKey, RowChange]],
+        changes: Sequence[ChangedRows],
         commits: Mapping[int, StoredCommit] | None = None,
         stale: Iterable[tuple[int, DueTimer]] = (),
     ) -> None:
         """Add rows, all of them or none, which reads see from then on and :meth:`flush` writes.
 
-        ``commits`` has of which commit the rows of partitions are with that; ``stale`` leave the
-        index of timers.
+        Of a row that several change the last one counts. ``commits`` has of which commit the rows
+        of partitions are with that; ``stale`` leave the index of timers.
         """
         ...
 
@@ -241,6 +244,17 @@ def _row_keys(keys: Sequence[PartitionKey]) -> list[bytes]:
     """Return the names of rows in the database."""
     prefixes = {number: _PARTITION.pack(_ROW, number) for number in {key[0] for key in keys}}
     return [prefixes[number] + key for number, key in keys]
+
+
+def _row_entries(changes: ChangedRows) -> Iterator[tuple[bytes, bytes | None]]:
+    """Return rows as the database has them by their names, None for those that are deleted."""
+    names = changes.names(lambda number: _PARTITION.pack(_ROW, number)).to_pylist()
+    if changes.has_extras:
+        after = rows_of(*(changes.column(name).to_pylist() for name in AFTER))
+        return zip(names, [None if row is None else encode_row(row) for row in after], strict=True)
+    # most rows are so: nothing is called for each of them
+    values = pc.binary_join_element_wise(_NO_EXTRA, changes.column(AFTER[0]), b"")
+    return zip(names, values.to_pylist(), strict=True)
 
 
 def timer_key(partition: int, timer: DueTimer) -> bytes:
@@ -435,7 +449,7 @@ class RocksStore(StateStore):
     ) -> None:
         self._folder = folder
         self._phase_of = phase_of
-        self._groups = None if groups is None else RowGroups(groups, _LENGTH.size)
+        self._groups = RowGroups(groups or {}, _LENGTH.size)
         self._database: Rdict | None = None
         # by the name in the database: bytes are nothing that is looked through for garbage
         self._cache: OrderedDict[bytes, bytes] = OrderedDict()
@@ -635,28 +649,20 @@ class RocksStore(StateStore):
     @override
     def put(
         self,
-        changes: Iterable[tuple[PartitionKey, RowChange]],
+        changes: Sequence[ChangedRows],
         commits: Mapping[int, StoredCommit] | None = None,
         stale: Iterable[tuple[int, DueTimer]] = (),
     ) -> None:
-        changes = list(changes)
-        keys = [key for key, _ in changes]
-        encoded = [
-            None
-            if after is None
-            else encode_row(after)
-            if after[1]
-            else _NO_EXTRA + (after[0] or b"")
-            for _, (_, after) in changes
-        ]
-        rows = dict(zip(_row_keys(keys), encoded, strict=True))
+        rows: dict[bytes, bytes | None] = {}
         timers: dict[bytes, bytes | None] = {timer_key(*each): None for each in stale}
-        partitions = {number for number, _ in keys}
+        partitions = {number for each in changes for number in each.partitions}
         growth = {number: _Count() for number in partitions & self._counts.keys()}
-        timers |= self._count_changes(changes, partitions, growth)
         added: list[int] = []
-        for key, change in changes if self._phase_of is not None else ():
-            added = summed(added, self._tally(change, growth.get(key.partition)))
+        for each in changes:
+            rows.update(_row_entries(each))
+            timers |= self._count_changes(each, growth)
+            for key, change in each.items() if self._phase_of is not None else ():
+                added = summed(added, self._tally(change, growth.get(key.partition)))
         with self._lock:
             for number in partitions:
                 self._timed.pop(number, None)
@@ -666,33 +672,19 @@ class RocksStore(StateStore):
             self._added = summed(self._added, added)
 
     def _count_changes(
-        self,
-        changes: Sequence[tuple[PartitionKey, RowChange]],
-        partitions: Collection[int],
-        growth: Mapping[int, _Count],
+        self, changes: ChangedRows, growth: Mapping[int, _Count]
     ) -> dict[bytes, bytes | None]:
         """Add what changes do to counts of partitions; return what they do to the timers' index."""
         timers: dict[bytes, bytes | None] = {}
-        groups = self._groups
-        if groups is not None and (found := groups.growth(changes)) is not None:
-            for number, count in growth.items():
-                count.add_growth(found[number])
-            return timers
-        # most rows were there and have nothing but a state: there is no call of Python's for them
-        longer = dict.fromkeys(partitions, 0)
-        for key, change in changes:
-            before, after = change
-            if before is not None and after is not None and not before[1] and not after[1]:
-                if groups is None:
-                    longer[key[0]] += len(after[0] or b"") - len(before[0] or b"")
-                    continue
-            elif (before is not None and before[1]) or (after is not None and after[1]):
-                timers.update(timer_changes(key, change))
+        plain, others = changes.by_extras()
+        for key, change in others.items():
+            timers.update(timer_changes(key, change))
             if key.partition in growth:
-                group = None if groups is None else groups.find(key.key)
-                growth[key.partition].add_change(key.key, change, group)
-        for number, count in growth.items():
-            count.bytes += longer[number]
+                growth[key.partition].add_change(key.key, change, self._groups.find(key.key))
+        if plain and growth:
+            for number, found in self._groups.growth(plain).items():
+                if number in growth:
+                    growth[number].add_growth(found)
         return timers
 
     @override
@@ -952,8 +944,7 @@ class RocksStore(StateStore):
             found = _Count()
             for count, (name, data) in enumerate(rows, 1):
                 key, row = name[_PARTITION.size :], decode_row(data)
-                group = None if self._groups is None else self._groups.find(key)
-                found.add_change(key, RowChange(None, row), group)
+                found.add_change(key, RowChange(None, row), self._groups.find(key))
                 if self._phase_of is not None:
                     found.tally.add(self._phase_of(row), 1)
                 if count % STEP == 0:

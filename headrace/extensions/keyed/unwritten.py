@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from itertools import compress, repeat
 from operator import is_
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -125,10 +125,11 @@ class UnwrittenTable:
     def remove(self, written: Mapping[bytes, bytes | None]) -> None:
         """Remove entries that were written, but for those that changed meanwhile."""
         known = self._entries
-        for name, data in written.items():
-            if known.get(name, ABSENT) is data:
-                del known[name]
-                self._bytes -= _ENTRY_BYTES + len(name) + len(data or b"")
+        same = list(map(is_, self.find(written), written.values()))
+        gone = list(compress(written, same))
+        self._bytes -= _ENTRY_BYTES * len(gone) + sum(map(len, gone))
+        self._bytes -= sum(map(len, filter(None, compress(written.values(), same))))
+        deque(map(known.__delitem__, gone), maxlen=0)
         if not known:
             self.clear()
 

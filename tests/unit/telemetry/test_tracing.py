@@ -30,6 +30,7 @@ from headrace.core.spans import (
     linked_span,
     use_span,
 )
+from headrace.extensions.keyed.changed_rows import ChangedRows
 from headrace.extensions.keyed.row import KeyRow, PartitionKey, RowChange
 from headrace.extensions.keyed.sink import KeyedSink, OutputColumns, SinkTopics, StagedState
 from headrace.extensions.keyed.state import Layer, LayeredState
@@ -534,11 +535,10 @@ def test_outputs_of_state_by_key_say_it_and_rows_of_the_changelog_do_not(
     """A state is not a result for a consumer."""
     produced, state = Produced(), LayeredState(MemoryStore())
     sink = KeyedSink(cast("Any", produced), state, SinkTopics("log", {"out": "out"}), FakeClock())
-    change = {PartitionKey(0, b"a"): RowChange(None, KeyRow(b"1", None))}
-    rows = pa.table({"partition": [0], "key": [b"a"], "state": [b"1"], "extra": [None]})
+    change = ChangedRows.of([(PartitionKey(0, b"a"), RowChange(None, KeyRow(b"1")))])
     said = {"to": "out", "key": b"a", "value": b"v", "ts": 1, "headers": None}
     outputs = OutputColumns([pa.array([said], OUTPUT)])
-    staged = StagedState(Layer("x", change, {}), rows, outputs)
+    staged = StagedState(Layer("x", change), outputs)
     with use_span(a_batch(tracer)):
         sink.commit(staged, [])
     (batch,) = named(exporter, "batch")

@@ -154,7 +154,7 @@ class Layout:
         ]
         return [list(row) for row in zip(*(columns[at] for at in self._stored), strict=True)]
 
-    def encode_texts(self, rows: Parts) -> list[bytes]:
+    def encode_texts(self, rows: Parts) -> pa.Array:
         """Return rows as JSON in bytes, as :meth:`encode` has them."""
         texts: list[Any] = []
         each = list(self._each(rows))
@@ -167,8 +167,7 @@ class Layout:
                 own = pa.array(_texts(map(partial.encode, listed)), pa.string())
             texts += [pa.scalar("," if texts else "["), own]
         joined = pc.binary_join_element_wise(*texts, "]", "")
-        found: list[bytes] = joined.cast(pa.binary()).to_pylist()
-        return found
+        return joined.cast(pa.binary())
 
     def decode_texts(self, texts: Sequence[bytes | None]) -> Parts:
         """Return what :meth:`encode_texts` made, and rows of no records for None."""

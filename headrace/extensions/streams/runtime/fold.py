@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.core.letter_headers import shortened
+from headrace.extensions.keyed.changed_rows import FORMER
 from headrace.extensions.keyed.rows import without_finishing
-from headrace.extensions.keyed.sink import FORMER, with_counts, with_times
+from headrace.extensions.keyed.sink import with_counts, with_times
 from headrace.extensions.keyed.tables import OUTPUT, RESULT
 from headrace.extensions.streams.runtime.tasks import Task, TaskRecords
 from headrace.extensions.streams.runtime.window_room import WindowRoom
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from headrace.extensions.streams.inline.stage import StageRows
     from headrace.extensions.streams.inline.tables import SourceTable
     from headrace.extensions.streams.plan import Channel, Plan
-    from headrace.extensions.streams.runtime.states import Changes
+    from headrace.extensions.streams.runtime.stores import Changes
     from headrace.extensions.streams.runtime.tasks import RejectRules, TaskResult
     from headrace.sinks.micro_batch import MicroBatch
 
@@ -169,7 +170,7 @@ def _result_tables(number: int, found: TaskResult) -> Iterator[pa.Table]:
         reason = None if found.reason is None else shortened(found.reason)
         given = {"outputs": _no_outputs(1), "partition": [number], "reason": [reason]}
         yield _table(1, {**given, **_each(counts)})
-    if found.rows.keys:
+    if len(found.rows.keys):
         yield _changed(number, found.rows)
 
 

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from headrace.extensions.streams.inline.foreign import Answered, Subscriptions
-from headrace.extensions.streams.runtime.stores import rows_prefix
+from headrace.extensions.streams.runtime.stores import Changes, rows_prefix
 from headrace.extensions.streams.runtime.table_store import ChangingTable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
     from typing import Any
 
     from headrace.extensions.streams.rows import Row
-    from headrace.extensions.streams.runtime.stores import ChangedRow
 
 #: The value of a row whose key says all.
 _THERE = b"true"
@@ -44,11 +43,10 @@ class StoredAnswers(ChangingTable, Answered):
             self.set_right_time(key, said["right"])
 
     @override
-    def take_changes(self) -> Iterator[ChangedRow]:
-        if not self.is_marked:
-            self.is_marked = True
-            yield self.mark, _THERE
-        yield from super().take_changes()
+    def take_changes(self) -> Iterable[Changes]:
+        marked = [] if self.is_marked else [Changes.of({self.mark: _THERE})]
+        self.is_marked = True
+        return [*marked, *super().take_changes()]
 
     @override
     def _describe(self, key: bytes) -> Mapping[str, Any]:
@@ -85,7 +83,7 @@ class StoredSubscriptions(Subscriptions):
     def _row(self, foreign_key: bytes, key: bytes) -> bytes:
         return self._prefix + b"%d/%b/%b" % (len(foreign_key), foreign_key, key)
 
-    def take_changes(self) -> Iterator[ChangedRow]:
-        """Yield the rows that changed since the last call."""
+    def take_changes(self) -> Iterable[Changes]:
+        """Return the rows that changed since the last call."""
         changed, self._changed = self._changed, {}
-        yield from changed.items()
+        return [Changes.of(changed)]

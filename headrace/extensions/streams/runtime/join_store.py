@@ -19,6 +19,7 @@ from headrace.extensions.streams.inline.joins import side_type
 from headrace.extensions.streams.kernels.groups import sort_pairs
 from headrace.extensions.streams.kernels.joins import JoinBuffer, Side
 from headrace.extensions.streams.row_documents import key_of, split_row
+from headrace.extensions.streams.runtime.stores import Changes
 from headrace.extensions.streams.types import TEXT
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
     from headrace.extensions.streams.kernels.records import Array
     from headrace.extensions.streams.operators import Output
-    from headrace.extensions.streams.runtime.stores import ChangedRow
 
 #: The sides in the keys of rows: left and right.
 SIDES = "lr"
@@ -82,7 +82,7 @@ class StoredJoin(JoinBuffer):
         ]
         return pa.StructArray.from_arrays(arrays, fields=list(kind))
 
-    def take_changes(self) -> Iterator[ChangedRow]:
+    def take_changes(self) -> Iterator[Changes]:
         """Yield the rows that changed since the last call."""
         for side, own in enumerate(self.sides):
             by_order = np.argsort(own.orders)
@@ -90,8 +90,8 @@ class StoredJoin(JoinBuffer):
             former, former_alone = self._known[side]
             prefix = f"{self._store}/{SIDES[side]}/"
             gone = former[~np.isin(former, orders, assume_unique=True)]
-            for order in gone.tolist():
-                yield f"{prefix}{order:0{_DIGITS}d}".encode(), None
+            if len(gone):
+                yield Changes.of(dict.fromkeys(_keys_of(prefix, gone)))
             at = np.searchsorted(former, orders)
             known = np.zeros(len(orders), np.bool_)
             inside = at < len(former)
@@ -100,8 +100,8 @@ class StoredJoin(JoinBuffer):
             same[known] = former_alone[at[known]] == alone[known]
             changed = by_order[~same]
             if len(changed):
-                keys = (f"{prefix}{order:0{_DIGITS}d}".encode() for order in own.orders[changed])
-                yield from zip(keys, self._texts(side, changed), strict=True)
+                keys = _keys_of(prefix, own.orders[changed])
+                yield Changes.of(dict(zip(keys, self._texts(side, changed), strict=True)))
             self._known[side] = (orders, alone.copy())
 
     def _texts(self, side: int, at: Array) -> list[bytes]:
@@ -124,6 +124,10 @@ class StoredJoin(JoinBuffer):
             "",
         )
         return [each.encode() for each in texts.to_pylist()]
+
+
+def _keys_of(prefix: str, orders: Array) -> list[bytes]:
+    return [f"{prefix}{order:0{_DIGITS}d}".encode() for order in orders.tolist()]
 
 
 def _keys_in_json(names: Sequence[bytes]) -> pa.Array:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.extensions.streams.runtime.stores import rows_prefix
+from headrace.extensions.streams.runtime.stores import Changes, rows_prefix
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
-    from headrace.extensions.streams.runtime.stores import ChangedRow
     from headrace.extensions.streams.runtime.task_rows import TaskRows
 
 
@@ -43,12 +42,8 @@ class StoredReducer:
         """Return all rows with their keys, without those that changed since."""
         return self._rows.read_all(self._prefix).items()
 
-    def take_changes(self) -> Iterator[ChangedRow]:
-        """Yield the rows that changed since the last call."""
+    def take_changes(self) -> Iterable[Changes]:
+        """Return the rows that changed since the last call."""
         changed, self._changed = self._changed, {}
-        yield from changed.items()
-
-    def take_formers(self) -> dict[bytes, bytes | None]:
-        """Return the rows that were read since the last call, as they were."""
         formers, self._formers = self._formers, {}
-        return formers
+        return [Changes.of(changed, formers)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -40,6 +40,7 @@ from headrace.extensions.streams.runtime.foreign_store import StoredAnswers, Sto
 from headrace.extensions.streams.runtime.join_store import StoredJoin
 from headrace.extensions.streams.runtime.reducer_store import StoredReducer
 from headrace.extensions.streams.runtime.stores import (
+    Changes,
     StoredGroups,
     StoredPanes,
     StoredWindowsByKey,
@@ -58,21 +59,6 @@ if TYPE_CHECKING:
     from headrace.extensions.streams.runtime.stores import ChangingStore
     from headrace.extensions.streams.runtime.task_rows import TaskRows
     from headrace.extensions.streams.runtime.window_room import WindowRoom
-
-
-#: Stores that know their rows before a micro-batch. ``KnowingStore``.
-_KNOWING = (StoredGroups, StoredPanes, StoredReducer)
-
-
-class Changes(NamedTuple):
-    """The rows that a micro-batch changed, by column: keys, values, and the values before.
-
-    A value is None where there is no row.
-    """
-
-    keys: Sequence[bytes]
-    values: Sequence[bytes | None]
-    formers: Sequence[bytes | None]
 
 
 def _time_text(time: int) -> bytes | None:
@@ -253,19 +239,22 @@ class TaskStates:
         Raises:
             StateStoreError: the rows before them cannot be read.
         """
-        changed: dict[bytes, bytes | None] = {}
-        formers: dict[bytes, bytes | None] = {}
-        for wanted in self._subscriptions:
-            changed.update(wanted.take_changes())
+        found = [each for store in self._subscriptions for each in store.take_changes()]
+        times: dict[bytes, bytes | None] = {}
+        former_times: dict[bytes, bytes | None] = {}
         for place, store in self._stores.items():
-            changed.update(store.take_changes())
-            if isinstance(store, _KNOWING):
-                formers |= store.take_formers()
+            found += store.take_changes()
             if place in self._times and self.by_place[place].time != self._times[place]:
                 time, name = self.by_place[place].time, time_key(self._names[place])
-                formers[name] = _time_text(self._times[place])
+                former_times[name] = _time_text(self._times[place])
                 self._times[place] = time
-                changed[name] = _time_text(time)
-        unknown = [key for key in changed if key not in formers]
-        formers.update(zip(unknown, self._stored.read(unknown), strict=True))
-        return Changes([*changed], [*changed.values()], [formers[key] for key in changed])
+                times[name] = _time_text(time)
+        found = [self._with_formers(each) for each in (*found, Changes.of(times, former_times))]
+        return Changes(*(pa.concat_arrays(column) for column in zip(*found, strict=True)))
+
+    def _with_formers(self, changes: Changes) -> Changes:
+        """Return changes with the rows before them: read, where the store does not know them."""
+        if changes.formers is not None:
+            return changes
+        read = self._stored.read(changes.keys.to_pylist())
+        return changes._replace(formers=pa.array(read, pa.binary()))

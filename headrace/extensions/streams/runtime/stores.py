@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from typing_extensions import override
 
 from headrace.extensions.streams.kernels.layout import take_rows
@@ -20,7 +21,7 @@ from headrace.extensions.streams.kernels.records import NO_TIME
 from headrace.extensions.streams.kernels.stores import MemoryKeyedWindows, MemoryStore, SortedRows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Mapping, Sequence
 
     from headrace.extensions.streams.kernels.layout import Layout
     from headrace.extensions.streams.kernels.partials import Parts
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
     from headrace.extensions.streams.runtime.task_rows import TaskRows
     from headrace.extensions.streams.runtime.window_room import WindowRoom
 
-#: A row that changed: its key, and its value, None where it is deleted.
-ChangedRow = tuple[bytes, "bytes | None"]
-
 #: Digits of a time in a row's key: as many as 64 bits have.
 _DIGITS = 19
 
@@ -39,22 +37,38 @@ _DIGITS = 19
 _ROW_BYTES = 250
 
 
+class Changes(NamedTuple):
+    """The rows that changed, by column: keys, values, and the values before.
+
+    A value is null where there is no row. ``formers`` is None where they are not known.
+    """
+
+    keys: pa.Array
+    values: pa.Array
+    formers: pa.Array | None = None
+
+    @classmethod
+    def of(
+        cls,
+        changed: Mapping[bytes, bytes | None],
+        formers: Mapping[bytes, bytes | None] | None = None,
+    ) -> Changes:
+        """Return the rows with these keys; ``formers`` may have others, or not all of them."""
+        keys, values = _binary(changed), _binary(changed.values())
+        if formers is None or not changed.keys() <= formers.keys():
+            return cls(keys, values)
+        return cls(keys, values, _binary(map(formers.__getitem__, changed)))
+
+
+def _binary(values: Iterable[bytes | None]) -> pa.Array:
+    return pa.array(values, pa.binary())
+
+
 class ChangingStore(Protocol):
     """A store of an operator that tells what changed."""
 
-    def take_changes(self) -> Iterator[ChangedRow]:
-        """Yield the rows that changed since the last call, each once."""
-        ...
-
-
-class KnowingStore(ChangingStore, Protocol):
-    """A store that knows its rows before a micro-batch, so that they need not be read for it."""
-
-    def take_formers(self) -> dict[bytes, bytes | None]:
-        """Return the rows before the changes since the last call, by their keys; there may be more.
-
-        A value is None where there was no row.
-        """
+    def take_changes(self) -> Iterable[Changes]:
+        """Return the rows that changed since the last call, each once."""
         ...
 
 
@@ -114,17 +128,14 @@ class StoredGroups:
     def write(self, names: pa.Array, rows: Parts) -> None:
         """Write the rows of keys."""
         keys = (self._prefix + name for name in names.to_pylist())
-        self._changed.update(zip(keys, self._layout.encode_texts(rows), strict=True))
+        values = self._layout.encode_texts(rows).to_pylist()
+        self._changed.update(zip(keys, values, strict=True))
 
-    def take_changes(self) -> Iterator[ChangedRow]:
-        """Yield the rows that changed since the last call."""
+    def take_changes(self) -> Iterable[Changes]:
+        """Return the rows that changed since the last call."""
         changed, self._changed = self._changed, {}
-        yield from changed.items()
-
-    def take_formers(self) -> dict[bytes, bytes | None]:
-        """Return the rows that were read since the last call, as they were."""
         formers, self._formers = self._formers, {}
-        return formers
+        return [Changes.of(changed, formers)]
 
 
 class _ChangedPane(NamedTuple):
@@ -164,7 +175,6 @@ class StoredPanes(MemoryStore):
         #: The panes in memory, that which was written last at the end.
         self._written: dict[int, None] = {}
         self._changed: list[_ChangedPane] = []
-        self._formers: dict[bytes, bytes | None] = {}
 
     @override
     def list_panes(self) -> list[int]:
@@ -228,24 +238,25 @@ class StoredPanes(MemoryStore):
                 self._written.pop(each, None)
         super().drop_before(pane)
 
-    def take_changes(self) -> Iterator[ChangedRow]:
-        """Yield the rows that changed since the last call, and keep fewer where there are many."""
+    def take_changes(self) -> Iterable[Changes]:
+        """Return the rows that changed since the last call, and keep fewer where there are many."""
         changed, self._changed = self._changed, []
-        found: dict[bytes, bytes | None] = {}
-        for each in changed:
-            prefix = times_prefix(self._store, each.pane * self._pane)
-            keys = [prefix + name for name in each.names.to_pylist()]
-            before = dict(zip(keys, self._texts(each.before), strict=True))
-            # of several changes of a row the first one has what was there
-            self._formers = {**before, **self._formers}
-            if each.after is None:
-                found.update(dict.fromkeys(keys))
-            else:
-                values = self._own_layout.encode_texts(each.after)
-                found.update(zip(keys, values, strict=True))
-                self._size_of_row = max(map(len, values), default=0) + len(keys[0])
+        found = list(map(self._changes_of, changed))
+        if len({each.pane for each in changed}) < len(changed):
+            found = [_joined(found)]
         self._cool()
-        yield from found.items()
+        return found
+
+    def _changes_of(self, changed: _ChangedPane) -> Changes:
+        prefix = times_prefix(self._store, changed.pane * self._pane)
+        keys = pc.binary_join_element_wise(prefix, changed.names, b"")
+        if changed.after is None:
+            values = pa.nulls(len(keys), pa.binary())
+        else:
+            values = self._own_layout.encode_texts(changed.after)
+            sizes = pc.add(pc.binary_length(keys), pc.binary_length(values))
+            self._size_of_row = pc.max(sizes).as_py() or 0
+        return Changes(keys, values, self._texts(changed.before))
 
     def _cool(self) -> None:
         """Drop rows from memory that the state has, of panes that were written longest ago."""
@@ -267,19 +278,26 @@ class StoredPanes(MemoryStore):
         self._cold.update(gone)
         self.drop(gone)
 
-    def _texts(self, rows: Parts) -> list[bytes | None]:
-        """Return the values of rows, None for those of no records."""
+    def _texts(self, rows: Parts) -> pa.Array:
+        """Return the values of rows, null for those of no records."""
         there = self._own_layout.present(rows)
-        texts: list[bytes | None] = [None] * len(there)
+        if there.all():
+            return self._own_layout.encode_texts(rows)
         values = self._own_layout.encode_texts(take_rows(rows, there))
-        for at, value in zip(np.flatnonzero(there).tolist(), values, strict=True):
-            texts[at] = value
-        return texts
+        places = np.cumsum(there) - 1
+        return values.take(pa.array(places, mask=~there))
 
-    def take_formers(self) -> dict[bytes, bytes | None]:
-        """Return the rows before the changes that were taken last."""
-        formers, self._formers = self._formers, {}
-        return formers
+
+def _joined(several: Sequence[tuple[pa.Array, ...]]) -> Changes:
+    """Return changes one after the other as one: of several of a row the last one counts."""
+    changed: dict[bytes, bytes | None] = {}
+    formers: dict[bytes, bytes | None] = {}
+    for keys, values, before in several:
+        names = keys.to_pylist()
+        changed.update(zip(names, values.to_pylist(), strict=True))
+        # the first one has what was there
+        formers = {**dict(zip(names, before.to_pylist(), strict=True)), **formers}
+    return Changes.of(changed, formers)
 
 
 class StoredWindowsByKey(MemoryKeyedWindows):
@@ -303,12 +321,13 @@ class StoredWindowsByKey(MemoryKeyedWindows):
         super().replace(gone, new)
         self._changed.update(dict.fromkeys(self._key(*each) for each in gone))
         keys = map(self._key, new.names, new.begins, new.ends)
-        self._changed.update(zip(keys, self._own_layout.encode_texts(new.rows), strict=True))
+        values = self._own_layout.encode_texts(new.rows).to_pylist()
+        self._changed.update(zip(keys, values, strict=True))
 
     def _key(self, name: bytes, begin: int, end: int) -> bytes:
         return times_prefix(self._store, end, begin) + name
 
-    def take_changes(self) -> Iterator[ChangedRow]:
-        """Yield the rows that changed since the last call."""
+    def take_changes(self) -> Iterable[Changes]:
+        """Return the rows that changed since the last call."""
         changed, self._changed = self._changed, {}
-        yield from changed.items()
+        return [Changes.of(changed)]

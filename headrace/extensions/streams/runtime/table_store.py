@@ -16,7 +16,7 @@ from headrace.extensions.streams.expressions import FieldNode
 from headrace.extensions.streams.inline.batch import column_of
 from headrace.extensions.streams.inline.tables import Held, TableState
 from headrace.extensions.streams.row_documents import join_row, split_row
-from headrace.extensions.streams.runtime.stores import rows_prefix
+from headrace.extensions.streams.runtime.stores import Changes, rows_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from headrace.extensions.streams.inline.batch import Change
     from headrace.extensions.streams.rows import Row
-    from headrace.extensions.streams.runtime.stores import ChangedRow
 
 
 class TableRows:
@@ -83,14 +82,14 @@ class ChangingTable(TableState):
         self._changed[key] = None
         return super().put(at, key, row, time, row_time)
 
-    def take_changes(self) -> Iterator[ChangedRow]:
-        """Yield the rows that changed since the last call."""
+    def take_changes(self) -> Iterable[Changes]:
+        """Return the rows that changed since the last call."""
         changed, self._changed = list(self._changed), {}
         there = [key for key in changed if key in self.rows]
-        yield from ((self._prefix + key, None) for key in changed if key not in self.rows)
         said = [self._describe(key) for key in there]
         texts = self._format.write([self.rows[key] for key in there], said)
-        yield from ((self._prefix + key, text) for key, text in zip(there, texts, strict=True))
+        values = dict(zip(there, texts, strict=True))
+        return [Changes.of({self._prefix + key: values.get(key) for key in changed})]
 
     def _describe(self, key: bytes) -> Mapping[str, Any]:
         """Return what is stored of a row beside its time and its fields."""

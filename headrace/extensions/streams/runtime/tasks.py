@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from headrace.extensions.streams.inline.stage import StageRows
     from headrace.extensions.streams.inline.tables import SourceTable
     from headrace.extensions.streams.plan import Channel, Plan
-    from headrace.extensions.streams.runtime.states import Changes
+    from headrace.extensions.streams.runtime.stores import Changes
     from headrace.extensions.streams.runtime.window_room import WindowRoom
     from headrace.processors.task_merge import Times
 
@@ -300,13 +300,7 @@ class Task:
         late = self._states.late()
         letters = rejected.letters(late)
         rows = self._states.take_changes()
-        for key, value in zip(rows.keys, rows.values, strict=True):
-            if value is not None and len(key) + len(value) > max_row:
-                raise HeadraceError(
-                    f"the row {key.decode(errors='replace')!r} has {len(key) + len(value)} bytes, "
-                    f"and state.max_row is {max_row}; lower the limit of what the operator "
-                    "collects, or raise state.max_row and the changelog's max.message.bytes"
-                )
+        _require_small(rows, max_row)
         return TaskResult(
             run.written,
             letters,
@@ -315,4 +309,17 @@ class Task:
             len(rejected.reasons),
             run.counts.by_name(),
             next(iter(rejected.reasons.values()), None),
+        )
+
+
+def _require_small(rows: Changes, max_row: int) -> None:
+    """Return if no row has more bytes than one may have, with its key."""
+    sizes = pc.add(pc.binary_length(rows.keys), pc.binary_length(rows.values))
+    largest = pc.max(sizes).as_py() or 0
+    if largest > max_row:
+        key = rows.keys[pc.index(sizes, largest).as_py()].as_py()
+        raise HeadraceError(
+            f"the row {key.decode(errors='replace')!r} has {largest} bytes, "
+            f"and state.max_row is {max_row}; lower the limit of what the operator "
+            "collects, or raise state.max_row and the changelog's max.message.bytes"
         )

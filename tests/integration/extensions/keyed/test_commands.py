@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from headrace.cli import app
+from headrace.extensions.keyed.changed_rows import ChangedRows
 from headrace.extensions.keyed.codecs import partition_of
 from headrace.extensions.keyed.names import changelog_name
 from headrace.extensions.keyed.row import KeyRow, PartitionKey, RowChange
@@ -187,7 +188,7 @@ def test_verify_names_the_keys_that_differ(site: Site) -> None:
     for key, row in ((changed, KeyRow(b"7")), (gone, None), (b"new", KeyRow(b"1"))):
         place = PartitionKey(partition_of(key, 2), key)
         (before,) = store.get_many([place])
-        store.put([(place, RowChange(before, row))], {})
+        store.put([ChangedRows.of([(place, RowChange(before, row))])])
     store.close()
     result = rig.run("verify", expect=1)
     named = {line.strip() for line in result.stdout.splitlines() if line.startswith("  ")}

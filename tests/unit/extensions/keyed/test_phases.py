@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
+from headrace.extensions.keyed.changed_rows import ChangedRows
 from headrace.extensions.keyed.codecs import from_json, to_json
 from headrace.extensions.keyed.phases import UNKNOWN, PhaseReader, PhaseTotals
 from headrace.extensions.keyed.row import KeyRow, LoadedRows, PartitionKey, RowChange
@@ -73,7 +74,7 @@ class Channel:
         keys = [PartitionKey(number, name.encode()) for name in rows]
         before = self.state.get_many(keys)
         changes = dict(zip(keys, map(RowChange, before, rows.values()), strict=True))
-        layer = Layer(str(self._made), changes, {number: 0})
+        layer = Layer(str(self._made), ChangedRows.of(changes), {number: 0})
         self.state.stage(layer)
         return layer
 

@@ -16,6 +16,7 @@ from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
 from headrace.extensions.keyed import restore
 from headrace.extensions.keyed.api import Timer, TimerClock
+from headrace.extensions.keyed.changed_rows import ChangedRows
 from headrace.extensions.keyed.changelog import EXTRA_HEADER
 from headrace.extensions.keyed.errors import StateStoreError
 from headrace.extensions.keyed.restore import RestoreProgress, Restorer
@@ -445,7 +446,7 @@ def test_the_last_row_of_each_key_is_restored(store: RocksStore, pieces: int) ->
         FakeRecord(key_=b"cached", value_=b"5", offset_=ROWS - 1),
     ]
     names = [PartitionKey(0, each) for each in (b"gone", b"kept", b"timed", b"cached")]
-    store.put([(names[3], RowChange(None, KeyRow(b"old")))], {})
+    store.put([ChangedRows.of([(names[3], RowChange(None, KeyRow(b"old")))])])
     log, ready = Log(), list[object]()
     restorer = Restorer(
         "main",
@@ -459,7 +460,7 @@ def test_the_last_row_of_each_key_is_restored(store: RocksStore, pieces: int) ->
         corrupt=lambda error: pytest.fail(str(error)),
     )
     store.note({0: Position("id", 0, 0.0)})
-    store.put([(names[1], RowChange(None, KeyRow(b"unwritten")))])
+    store.put([ChangedRows.of([(names[1], RowChange(None, KeyRow(b"unwritten")))])])
     restorer.start()
     try:
         restorer.begin(FakeAssignment(TopicPartition("in", 0)), 1)

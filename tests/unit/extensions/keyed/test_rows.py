@@ -12,6 +12,7 @@ from headrace.core.errors import PoisonRecordError
 from headrace.core.letter_headers import LetterHeaders
 from headrace.core.records import FINISHED_KEY
 from headrace.core.tables import SCHEMA
+from headrace.extensions.keyed.changed_rows import ChangedRows
 from headrace.extensions.keyed.row import KeyRow, PartitionKey, RowChange
 from headrace.extensions.keyed.rows import (
     RowSettings,
@@ -148,7 +149,7 @@ def test_a_key_without_records_is_touched_when_its_timer_is_due() -> None:
     extra = KeyRow.of(None, {"t": at_event(5)}).extra
     for key in (b"a", b"b"):
         change = {PartitionKey(0, key): RowChange(None, KeyRow(b"1", extra))}
-        known.apply([Layer("x", change)], {})
+        known.apply([Layer("x", ChangedRows.of(change))], {})
     rows = grouped(table((0, "a", 5)), batch(1), known, RowSettings(), 0).rows
     assert [(row["key"], len(row["facts"])) for row in rows.to_pylist()] == [(b"a", 1), (b"b", 0)]
     early = grouped(table((0, "a", 4)), batch(1), known, RowSettings(), 0).rows

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from headrace.core.errors import RetryableError, StartError
 from headrace.extensions.keyed.api import Timer, TimerClock
+from headrace.extensions.keyed.changed_rows import ChangedRows
 from headrace.extensions.keyed.errors import CorruptStoreError, StateStoreError
 from headrace.extensions.keyed.row import KeyRow, LoadedRows, PartitionKey, RowChange
 from headrace.extensions.keyed.row_groups import GroupSize
@@ -50,7 +51,7 @@ def put(store: StateStore, partition: int, key: str, after: KeyRow | None) -> No
     """Write one row in place of the former one."""
     name = PartitionKey(partition, key.encode())
     (before,) = store.get_many([name])
-    store.put([(name, RowChange(before, after))])
+    store.put([ChangedRows.of([(name, RowChange(before, after))])])
 
 
 def due(store: StateStore, until: int, clock: TimerClock = TimerClock.EVENT) -> list[str]:
@@ -113,7 +114,7 @@ def test_heads_are_those_of_all_rows(tmp_path: Path, names: set[bytes], prefix: 
     found = opened(tmp_path / uuid4().hex)
     try:
         for at, name in enumerate(sorted(names)):
-            found.put([(PartitionKey(7, name), RowChange(None, row("1")))])
+            found.put([ChangedRows.of([(PartitionKey(7, name), RowChange(None, row("1")))])])
             if at % 3 == 0:
                 found.flush()
         wanted = {name[len(prefix) :][:1] for name in names if name.startswith(prefix)}
@@ -175,7 +176,9 @@ def test_timers_that_cannot_be_read_fail_a_write_whole(store: StateStore) -> Non
     odd = RowChange(None, KeyRow(b"1", b'{"timers":{"t":["event","soon"]}}'))
     plain = RowChange(None, KeyRow(b"1"))
     with pytest.raises(StateStoreError, match="timers of key b'odd' cannot be read: TypeError"):
-        store.put([(PartitionKey(0, b"a"), plain), (PartitionKey(0, b"odd"), odd)])
+        store.put(
+            [ChangedRows.of([(PartitionKey(0, b"a"), plain), (PartitionKey(0, b"odd"), odd)])]
+        )
     assert list(store.rows(0)) == []
 
 
@@ -225,7 +228,7 @@ def test_a_corrupt_file_fails_a_read_and_is_never_no_state(tmp_path: Path) -> No
     first = opened(tmp_path)
     keys = [PartitionKey(0, b"key-%05d" % number) for number in range(5000)]
     rows = [(key, RowChange(None, KeyRow(b"x" * 50))) for key in keys]
-    first.put(rows)
+    first.put([ChangedRows.of(rows)])
     first.write_tables()
     first.close()
     (table,) = tmp_path.joinpath("db").glob("*.sst")
@@ -249,7 +252,7 @@ def test_a_corrupt_log_costs_the_last_rows_and_their_position(tmp_path: Path, pa
     for number in range(20):
         name = PartitionKey(0, b"key-%02d" % number)
         change = RowChange(None, KeyRow(b"x" * 50))
-        first.put([(name, change)])
+        first.put([ChangedRows.of([(name, change)])])
         first.note({0: Position("topic", number + 1, 1.0)})
     shutil.copytree(tmp_path / "db", tmp_path / "killed" / "db")
     first.close()
@@ -307,9 +310,9 @@ def test_the_cache_keeps_to_its_bytes(tmp_path: Path) -> None:
     """Rows beyond the cache are read from disk; a written row replaces the cached one."""
     store = opened(tmp_path, 1000)
     keys = [PartitionKey(0, b"%d" % number) for number in range(100)]
-    store.put([(key, RowChange(None, KeyRow(key.key))) for key in keys])
+    store.put([ChangedRows.of((key, RowChange(None, KeyRow(key.key))) for key in keys)])
     assert store.get_many(keys) == [KeyRow(key.key) for key in keys]
-    store.put([(keys[-1], RowChange(None, KeyRow(b"new")))])
+    store.put([ChangedRows.of([(keys[-1], RowChange(None, KeyRow(b"new")))])])
     assert store.get_many(keys[-1:]) == [KeyRow(b"new")]
     assert store.cache_hits > 0
     store.close()
@@ -326,7 +329,8 @@ def test_the_cache_knows_its_bytes_after_any_writes(tmp_path: Path) -> None:
             random.choice([None, KeyRow(b"x" * (step % 50)), row("1", t=at_event(step))])
             for _ in chosen
         ]
-        store.put([(key, RowChange(None, new)) for key, new in zip(chosen, rows, strict=True)], {})
+        changes = ((key, RowChange(None, new)) for key, new in zip(chosen, rows, strict=True))
+        store.put([ChangedRows.of(changes)])
         for key, new in zip(chosen, rows, strict=True):
             expected.pop(key, None)
             if new is not None:
@@ -345,7 +349,7 @@ def test_the_cache_knows_its_bytes_after_any_writes(tmp_path: Path) -> None:
 def layer(name: str, partition: int, key: str, after: KeyRow | None) -> Layer:
     """Return a layer with one changed row."""
     change = {PartitionKey(partition, key.encode()): RowChange(None, after)}
-    return Layer(name, change, {partition: 10})
+    return Layer(name, ChangedRows.of(change), {partition: 10})
 
 
 def test_staged_rows_are_read_before_committed_ones() -> None:
@@ -393,8 +397,8 @@ def stale(store: StateStore, *numbers: int) -> None:
     """Write timers of a key to the index that its row does not have, as after a restore."""
     for number in numbers:
         timed = row("1", t=at_event(number))
-        store.put([(PartitionKey(0, b"a"), RowChange(None, timed))])
-    store.put([(PartitionKey(0, b"a"), RowChange(None, row("1")))])
+        store.put([ChangedRows.of([(PartitionKey(0, b"a"), RowChange(None, timed))])])
+    store.put([ChangedRows.of([(PartitionKey(0, b"a"), RowChange(None, row("1")))])])
 
 
 def test_timers_that_no_row_has_leave_the_index(store: StateStore) -> None:
@@ -446,7 +450,7 @@ def test_a_timer_that_is_set_again_stays_in_the_index(elsewhere: bool) -> None:
     assert state.due_keys(0, 5, 0, besides=set(), most=9) == []
     if elsewhere:
         state.release(0)
-    store.put([(PartitionKey(0, b"a"), RowChange(None, row("1", t=at_event(5))))])
+    store.put([ChangedRows.of([(PartitionKey(0, b"a"), RowChange(None, row("1", t=at_event(5))))])])
     state.admit(0)
     state.clear_index()
     assert state.due_keys(0, 5, 0, besides=set(), most=9) == [b"a"]
@@ -580,7 +584,7 @@ def test_groups_are_counted_each_by_itself(tmp_path: Path, has_timers: bool) -> 
         keys = random.sample([PartitionKey(number, name) for number in (0, 1) for name in names], 4)
         changes = [(key, RowChange(rows.get(key), random.choice(made))) for key in keys]
         rows.update({key: change.after for key, change in changes})
-        store.put(changes)
+        store.put([ChangedRows.of(changes)])
     for number in (0, 1):
         assert store.group_sizes([number]) == grouped(store, prefixes, number)
         assert store.size(number) == counted(store, number)
@@ -600,13 +604,13 @@ def test_a_write_that_was_made_before_counting_began_is_counted(tmp_path: Path) 
         for number in range(STEP + 1):
             yield PartitionKey(0, b"%d" % number), RowChange(None, KeyRow(b"1"))
 
-    store.put(changes(), {})
+    store.put([ChangedRows.of(changes())], {})
 
     def late() -> Iterator[tuple[PartitionKey, RowChange]]:
         next(steps)  # the first rows are counted, and the batch below is not known of
         yield PartitionKey(0, b"late"), RowChange(None, KeyRow(b"1"))
 
-    store.put(late(), {})
+    store.put([ChangedRows.of(late())], {})
     for _ in steps:
         assert store.size(0) is None
     assert store.size(0) == counted(store)
@@ -633,7 +637,7 @@ def test_a_close_waits_for_rows_that_are_being_read(tmp_path: Path) -> None:
     store, again = opened(tmp_path), RocksStore(tmp_path / "db")
     # as many as take longer to read than the files to open
     names = [PartitionKey(0, b"%d" % number) for number in range(50_000)]
-    store.put([(name, RowChange(None, row("1"))) for name in names])
+    store.put([ChangedRows.of((name, RowChange(None, row("1"))) for name in names)])
     store.flush()
     rows = store.rows(0)
     next(rows)

@@ -12,6 +12,7 @@ import pytest
 
 from headrace.core.errors import StartError
 from headrace.core.files import digest
+from headrace.extensions.keyed.changed_rows import ChangedRows
 from headrace.extensions.keyed.errors import StateStoreError
 from headrace.extensions.keyed.row import KeyRow, PartitionKey, RowChange
 from headrace.extensions.keyed.store import Position, RocksStore, StoredCommit
@@ -28,7 +29,7 @@ def put(store: RocksStore, state: bytes, number: int) -> None:
     """Put a row of a commit, without a flush."""
     (before,) = store.get_many([KEY])
     row = RowChange(before, KeyRow(state))
-    store.put([(KEY, row)], {0: StoredCommit(number, number)})
+    store.put([ChangedRows.of([(KEY, row)])], {0: StoredCommit(number, number)})
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from rocksdict import Options, Rdict, ReadOptions
 
 from headrace.core.records import ResultRecord
 from headrace.extensions.keyed.api import TimerClock
+from headrace.extensions.keyed.changed_rows import ChangedRows
 from headrace.extensions.keyed.changelog import EXTRA_HEADER, record_of, row_of
 from headrace.extensions.keyed.row import KeyRow, PartitionKey, RowChange
 from headrace.extensions.keyed.store import Position, RocksStore, StoredCommit
@@ -77,7 +78,7 @@ def test_a_store_has_the_bytes_of_earlier_versions(tmp_path: Path) -> None:
     store = RocksStore(tmp_path / "db")
     store.open()
     changes = [(key, RowChange(None, row)) for key, row in ROWS.items()]
-    store.put(changes, {0: StoredCommit(17, 4)})
+    store.put([ChangedRows.of(changes)], {0: StoredCommit(17, 4)})
     store.note(POSITIONS)
     store.close()
     assert dict(entries(tmp_path / "db")) == STORED

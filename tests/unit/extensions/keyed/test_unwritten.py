@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from headrace.extensions.keyed import store as stores
 from headrace.extensions.keyed.api import Timer, TimerClock
+from headrace.extensions.keyed.changed_rows import ChangedRows
 from headrace.extensions.keyed.errors import StateStoreError
 from headrace.extensions.keyed.row import KeyRow, LoadedRows, PartitionKey, RowChange
 from headrace.extensions.keyed.store import (
@@ -65,7 +66,9 @@ def put(
     keys = list(rows)
     former = store.get_many(keys)
     changes = [(key, RowChange(old, rows[key])) for key, old in zip(keys, former, strict=True)]
-    store.put(changes, {n: StoredCommit(commits[n], commits[n]) for n in PARTITIONS})
+    store.put(
+        [ChangedRows.of(changes)], {n: StoredCommit(commits[n], commits[n]) for n in PARTITIONS}
+    )
 
 
 def seen(store: StateStore) -> object:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from headrace.extensions.keyed.changed_rows import ChangedRows
 from headrace.extensions.keyed.row import KeyRow, PartitionKey, RowChange
 from headrace.extensions.keyed.state import LayeredState
 from headrace.extensions.keyed.store import RocksStore
@@ -178,7 +179,8 @@ def test_a_part_shows_its_operators_with_rows_and_times(store: RocksStore) -> No
         (0, b"minutes:time"): b"40000",
         (1, b"minutes:time"): b"60000",
     }
-    store.put([(PartitionKey(*at), RowChange(None, KeyRow(row))) for at, row in rows.items()])
+    changes = [(PartitionKey(*at), RowChange(None, KeyRow(row))) for at, row in rows.items()]
+    store.put([ChangedRows.of(changes)])
     for number in (0, 1, 2):
         state.admit(number)
         for _ in store.measure(number):

@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 
 from headrace.coordinators.znodes import GroupPaths, MemberDocument
 from headrace.core.errors import UsageError
+from headrace.extensions.keyed.changed_rows import ChangedRows
 from headrace.extensions.keyed.codecs import partition_of
 from headrace.extensions.keyed.errors import StateStoreError
 from headrace.extensions.keyed.phases import PhaseReader
@@ -99,7 +100,9 @@ class Kept:
             name = PartitionKey(number, key)
             (former,) = self.state.get_many([name])
             changes[name] = RowChange(former, row)
-        layer = Layer(f"{number}-{self.state.progress(number).number}", changes, {number: 0})
+        layer = Layer(
+            f"{number}-{self.state.progress(number).number}", ChangedRows.of(changes), {number: 0}
+        )
         self.state.stage(layer)
         return layer
 
@@ -394,7 +397,7 @@ def test_standbys_stand_in_status_tasks_and_tables(bare: Scene, kept: Kept) -> N
         kept.state, kept.store, lambda: kept.held, dict, followed=lambda: copies
     )
     put = RowChange(None, KeyRow(b"1"))
-    kept.store.put([(PartitionKey(7, b"theirs"), put)])
+    kept.store.put([ChangedRows.of([(PartitionKey(7, b"theirs"), put)])])
     with with_state(bare, kept):
         whole = bare.get("/api/v1/status").json()
         tasks = bare.get("/api/v1/channels/member/tasks").json()

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.errors import UsageError
+from headrace.extensions.keyed.changed_rows import ChangedRows
 from headrace.extensions.keyed.row import KeyRow, PartitionKey, RowChange
 from headrace.extensions.keyed.store import RocksStore
 from headrace.keyed import at_clock, at_event
@@ -160,7 +161,7 @@ def test_a_store_is_compared_at_its_position(tmp_path: Path) -> None:
         (PartitionKey(0, key.encode()), RowChange(None, KeyRow(state)))
         for key, state in kept.items()
     ]
-    store.put(rows, {})
+    store.put([ChangedRows.of(rows)])
     changelog = Records(
         logged(0, "same", b"1"),
         logged(1, "newer", b"1"),

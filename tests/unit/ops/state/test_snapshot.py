@@ -15,6 +15,7 @@ from headrace.config import Config
 from headrace.core.clock import Deadline
 from headrace.core.errors import HeadraceError, UsageError
 from headrace.core.records import TopicPartition
+from headrace.extensions.keyed.changed_rows import ChangedRows
 from headrace.extensions.keyed.row import KeyRow, PartitionKey, RowChange
 from headrace.extensions.keyed.store import Position, RocksStore, StoredCommit
 from headrace.ops.offsets.errors import ChannelRunningError
@@ -121,7 +122,7 @@ class Machines:
             store.open()
             for number, end in ends.items():
                 change = (PartitionKey(number, b"a"), RowChange(None, ROW))
-                store.put([change], {number: StoredCommit(end, 1)})
+                store.put([ChangedRows.of([change])], {number: StoredCommit(end, 1)})
             topic_id, noted = self.table.info.topic_id, time.time() if at is None else at
             store.note({n: Position(topic_id, end, noted, 0) for n, end in ends.items()})
 

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from headrace.cli import app
 from headrace.core.errors import UsageError
 from headrace.extensions.keyed.api import at_event
+from headrace.extensions.keyed.changed_rows import ChangedRows
 from headrace.extensions.keyed.codecs import partition_of
 from headrace.extensions.keyed.row import KeyRow, PartitionKey, RowChange
 from headrace.extensions.streams.aggregates import count, total
@@ -129,7 +130,7 @@ def divided(plan: Plan, parts: Sequence[InMemoryPart], after: int) -> list[InMem
         for moved in [*changes, *division.move(number, rows)]:
             place = PartitionKey(0, moved[1])
             (known,) = stores[moved[0]].get_many([place])
-            stores[moved[0]].put([(place, RowChange(known, moved[2]))])
+            stores[moved[0]].put([ChangedRows.of([(place, RowChange(known, moved[2]))])])
     return [InMemoryPart(plan, part, store=store) for store in stores]
 
 
