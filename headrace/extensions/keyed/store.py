@@ -11,9 +11,10 @@ import json
 import re
 import struct
 import time
+from bisect import bisect_left
 from collections import OrderedDict, deque
 from heapq import merge
-from itertools import chain, repeat, takewhile
+from itertools import chain, compress, repeat, takewhile
 from math import ceil
 from operator import itemgetter
 from threading import Condition, Lock
@@ -284,16 +285,14 @@ def _is_quarantined(row: KeyRow | None) -> bool:
     return row.quarantined is not None
 
 
-def _put_entries(batch: WriteBatch, entries: Mapping[bytes, bytes | None]) -> None:
+def _put_entries(batch: WriteBatch, names: Sequence[bytes], values: Sequence[bytes | None]) -> None:
     """Add writes of entries, and deletes of those that are None, to a batch."""
-    if None not in entries.values():
-        deque(map(batch.put, entries, entries.values()), maxlen=0)
-        return
-    for name, data in entries.items():
-        if data is None:
-            batch.delete(name)
-        else:
-            batch.put(name, data)
+    if None in values:
+        gone = [name for name, data in zip(names, values, strict=True) if data is None]
+        deque(map(batch.delete, gone), maxlen=0)
+        kept = [data is not None for data in values]
+        names, values = list(compress(names, kept)), list(compress(values, kept))
+    deque(map(batch.put, names, values), maxlen=0)
 
 
 def _put_position(batch: WriteBatch, partition: int, position: Position) -> None:
@@ -625,17 +624,19 @@ class RocksStore(StateStore):
         self._evict()
         return found
 
-    def _cache_rows(self, rows: Mapping[bytes, bytes | None]) -> None:
-        """Cache rows as they were written, None for what was deleted.
+    def _cache_rows(self, names: Sequence[bytes], values: Sequence[bytes | None]) -> None:
+        """Cache those rows as they were written that were read before; None was deleted.
 
         Step by step for all of them: there is no call of Python's for each.
         """
         cache = self._cache
-        there = zip(rows, map(cache.get, rows), strict=True)
-        former = {name: data for name, data in there if data is not None}
+        is_cached = list(map(cache.__contains__, names))
+        if True not in is_cached:
+            return
+        rows = dict(compress(zip(names, values, strict=True), is_cached))
         kept = {name: data for name, data in rows.items() if data is not None}
-        self._room += _weight(former) - _weight(kept)
-        for name in former.keys() - kept.keys():
+        self._room += _weight({name: cache[name] for name in rows}) - _weight(kept)
+        for name in rows.keys() - kept.keys():
             del cache[name]
         cache.update(kept)
         self._touch(kept)
@@ -697,24 +698,37 @@ class RocksStore(StateStore):
             self._write_all()
 
     def _write_all(self) -> None:
-        """Write the table, piece by piece."""
+        """Write the table, piece by piece; reads see all of it there until it is done."""
         with self._lock:
-            names = self._unwritten.names()
-        names.sort()
-        for start in range(0, len(names) or 1, PIECE):
-            self._write_piece(names[start : start + PIECE])
+            entries, commits = self._unwritten.begin_writing(), dict(self._unwritten.commits)
+        is_written = False
+        try:
+            names = sorted(entries)
+            pieces = [names[start : start + PIECE] for start in range(0, len(names), PIECE)]
+            for piece in pieces:
+                # of which commit the rows are is said with the last ones, and not in between
+                self._write_piece(piece, entries, commits, is_last=piece is pieces[-1])
+            if commits and not pieces:
+                self._write_piece((), entries, commits, is_last=True)
+            is_written = True
+        finally:
+            with self._lock:
+                self._unwritten.end_writing(is_written=is_written)
+                if is_written:
+                    self._unwritten.remove_commits(commits)
 
-    def _write_piece(self, names: Sequence[bytes]) -> None:
-        """Write entries of the table as they are now; reads see them there until it is done.
-
-        Of which commit the rows are is said with the last ones, and not in between.
-        """
-        with self._lock:
-            entries = dict(zip(names, self._unwritten.find(names), strict=True))
-            commits = dict(self._unwritten.commits)
-            is_last = len(entries) == self._unwritten.size().entries
+    def _write_piece(
+        self,
+        names: Sequence[bytes],
+        entries: Mapping[bytes, bytes | None],
+        commits: Mapping[int, StoredCommit],
+        *,
+        is_last: bool,
+    ) -> None:
+        """Write some entries, and the commits that they are of with the last ones."""
         batch = WriteBatch(raw_mode=True)
-        _put_entries(batch, entries)
+        values = list(map(entries.__getitem__, names))
+        _put_entries(batch, names, values)
         for partition, commit in commits.items():
             name = _PARTITION.pack(_COMMIT, partition)
             if is_last:
@@ -722,14 +736,11 @@ class RocksStore(StateStore):
             else:
                 batch.delete(name)
         self._write(batch)
-        rows = {name: data for name, data in entries.items() if name.startswith(_ROW)}
-        timers = [name for name in entries if name.startswith(_TIMER)]
+        # sorted: the index of timers comes after the rows
+        rows = bisect_left(names, _TIMER)
         with self._lock:
-            self._note_timers(timers)
-            self._cache_rows(rows)
-            self._unwritten.remove(entries)
-            if is_last:
-                self._unwritten.remove_commits(commits)
+            self._note_timers(names[rows:])
+            self._cache_rows(names[:rows], values[:rows])
 
     @override
     def note(self, positions: Mapping[int, Position]) -> None:
@@ -768,7 +779,7 @@ class RocksStore(StateStore):
             self._write(batch)
             self._note_timers(timers)
             self._forget_count(partition)
-            self._cache_rows({name: None for name in names if name in self._cache})
+            self._cache_rows(names, [None] * len(names))
 
     def _without_former_timers(
         self, partition: int, pieces: Iterable[LoadedRows], batch: WriteBatch

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from itertools import compress, repeat
 from operator import is_
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from headrace.extensions.keyed.store import StoredCommit
 
@@ -45,13 +45,15 @@ class UnwrittenTable:
 
     ``commits`` has of which commit the rows of partitions are once all of them are written. The
     first ``clock_prefix`` bytes of an entry of the index say of which partition and clock it is.
+    Those that are being written stay until they are, beside what is put meanwhile.
     """
 
     def __init__(self, clock_prefix: int) -> None:
         self.commits: dict[int, StoredCommit] = {}
         self._clock_prefix = clock_prefix
         self._entries: dict[bytes, bytes | None] = {}
-        self._bytes = 0
+        self._writing: dict[bytes, bytes | None] = {}
+        self._bytes = self._writing_bytes = 0
         # by partition and clock: those in order, and those that came since they were sorted; both
         # may have some that are in the table no more
         self._in_order: dict[bytes, list[bytes]] = {}
@@ -67,37 +69,66 @@ class UnwrittenTable:
 
     def _add(self, entries: Mapping[bytes, bytes | None]) -> None:
         """Add entries and count their bytes; there is no call of Python's for each."""
-        former = self.find(entries)
-        added = compress(entries, map(is_, former, repeat(ABSENT)))
+        former = list(map(self._entries.get, entries, repeat(ABSENT)))
+        added = list(compress(entries, map(is_, former, repeat(ABSENT))))
         self._bytes += sum(map(len, filter(None, entries.values())))
         self._bytes -= sum(map(len, filter(None, former)))
-        self._bytes += sum(map(len, added)) + _ENTRY_BYTES * former.count(ABSENT)
+        self._bytes += sum(map(len, added)) + _ENTRY_BYTES * len(added)
         self._entries.update(entries)
 
     def size(self) -> Unwritten:
         """Return how much there is. Any thread."""
-        return Unwritten(len(self._entries), self._bytes)
+        entries = len(self._entries) + len(self._writing)
+        return Unwritten(entries, self._bytes + self._writing_bytes)
 
-    def names(self) -> list[bytes]:
-        """Return the keys of all entries, in any order."""
-        return list(self._entries)
+    def begin_writing(self) -> Mapping[bytes, bytes | None]:
+        """Return all entries, which are to be written; :meth:`end_writing` comes next."""
+        assert not self._writing, "one after the other"
+        self._writing, self._writing_bytes = self._entries, self._bytes
+        self._entries, self._bytes = {}, 0
+        return self._writing
+
+    def end_writing(self, *, is_written: bool) -> None:
+        """Remove what was to be written, or put it back under what was put meanwhile."""
+        former, self._writing, self._writing_bytes = self._writing, {}, 0
+        if not is_written:
+            later, self._entries = self._entries, former
+            self._bytes = sum(_bytes_of(*entry) for entry in former.items())
+            self._add(later)
+
+    def _several(self) -> list[dict[bytes, bytes | None]]:
+        """Return the entries, those that count where both have one at the end."""
+        return [self._writing, self._entries] if self._writing else [self._entries]
 
     def names_in(self, prefix: bytes) -> list[bytes]:
-        """Return the keys of the entries that begin so and are not to be deleted, in any order."""
+        """Return the keys of the entries that begin so, in any order.
+
+        Those of deletions are left out, but for what is being written and was deleted since then.
+        """
         return [
             name
-            for name, data in self._entries.items()
+            for entries in self._several()
+            for name, data in entries.items()
             if data is not None and name.startswith(prefix)
         ]
 
     def find(self, names: Sequence[bytes] | Mapping[bytes, object]) -> list[bytes | None]:
         """Return what is to be written of these, ``ABSENT`` for each that is not in the table."""
-        return list(map(self._entries.get, names, repeat(ABSENT)))
+        found = list(map(self._entries.get, names, repeat(ABSENT)))
+        if not self._writing:
+            return found
+        former = map(self._writing.get, names, repeat(ABSENT))
+        return [old if new is ABSENT else new for new, old in zip(found, former, strict=True)]
 
     def find_range(self, prefix: bytes, first: bytes = b"") -> dict[bytes, bytes | None]:
         """Return the entries that begin so, from a key on, in the order of their keys."""
-        names = [name for name in self._entries if name.startswith(prefix) and name >= first]
-        return {name: self._entries[name] for name in sorted(names)}
+        found = {
+            name: data
+            for entries in self._several()
+            for name, data in entries.items()
+            if name.startswith(prefix) and name >= first
+        }
+        return dict(sorted(found.items()))
 
     def timers(self, prefix: bytes) -> Iterator[bytes]:
         """Yield the timers of a partition and clock that are to be written, the earliest first."""
@@ -115,23 +146,22 @@ class UnwrittenTable:
                 yield entry
             last = entry
 
+    def _find_one(self, name: bytes) -> bytes | None:
+        return self._entries.get(name, self._writing.get(name, ABSENT))
+
     def _is_put(self, entry: bytes) -> bool:
-        return self._entries.get(entry) is not None
+        found = self._find_one(entry)
+        return found is not None and found is not ABSENT
 
     def is_deleted(self, name: bytes) -> bool:
         """Return whether an entry is to be deleted. Any thread."""
-        return self._entries.get(name, ABSENT) is None
+        return self._find_one(name) is None
 
-    def remove(self, written: Mapping[bytes, bytes | None]) -> None:
-        """Remove entries that were written, but for those that changed meanwhile."""
-        known = self._entries
-        same = list(map(is_, self.find(written), written.values()))
-        gone = list(compress(written, same))
-        self._bytes -= _ENTRY_BYTES * len(gone) + sum(map(len, gone))
-        self._bytes -= sum(map(len, filter(None, compress(written.values(), same))))
-        deque(map(known.__delitem__, gone), maxlen=0)
-        if not known:
-            self.clear()
+    def remove(self, names: Iterable[bytes]) -> None:
+        """Remove entries; none is being written."""
+        assert not self._writing, "writes would bring them back"
+        for name in names:
+            self._bytes -= _bytes_of(name, self._entries.pop(name, None))
 
     def remove_commits(self, written: Mapping[int, StoredCommit]) -> None:
         """Remove commits that were written, but for those that another one followed."""
@@ -141,7 +171,10 @@ class UnwrittenTable:
 
     def clear(self) -> None:
         """Remove all entries; commits stay."""
-        self._entries.clear()
-        self._in_order.clear()
-        self._since.clear()
-        self._bytes = 0
+        self.begin_writing()
+        self.end_writing(is_written=True)
+
+
+def _bytes_of(name: bytes, data: bytes | None) -> int:
+    """Return what an entry costs, about."""
+    return _ENTRY_BYTES + len(name) + len(data or b"")

@@ -154,8 +154,11 @@ def _by_task(table: pa.Table, batch: MicroBatch) -> list[TaskRecords]:
     found = []
     for number in dict.fromkeys(part.partition for part in batch.ranges):
         own = np.flatnonzero(partitions == number)
-        is_all = len(own) == table.num_rows
-        found.append(TaskRecords(number, table if is_all else table.take(pa.array(own))))
+        first, size = int(own[0]) if len(own) else 0, len(own)
+        # the records of a range lie together, and are not copied
+        is_one = not size or int(own[-1]) - first == size - 1
+        rows = table.slice(first, size) if is_one else table.take(pa.array(own))
+        found.append(TaskRecords(number, rows))
     return found
 
 
