@@ -107,6 +107,11 @@ class ChangedRows(Mapping[PartitionKey, RowChange]):
         has_extra = pc.or_(*(self.column(name).is_valid() for name in (AFTER[1], FORMER[1])))
         return self.take(pc.invert(has_extra)), self.take(has_extra)
 
+    def within(self, partition: int, prefix: bytes) -> ChangedRows:
+        """Return the rows of a partition whose keys begin so."""
+        is_own = pc.equal(self.column("partition"), partition)
+        return self.take(pc.and_(is_own, pc.starts_with(self.column("key"), prefix)))
+
     def take(self, mask: pa.Array) -> ChangedRows:
         """Return the rows for which a mask is true."""
         return ChangedRows(self.columns.filter(mask))

@@ -263,9 +263,7 @@ class LayeredState:
         stored = self._store.rows(partition, prefix)
         found = dict(takewhile(lambda row: row[0].startswith(prefix), stored))
         for changes in layers:
-            for key, (_, after) in changes.items():
-                if key.partition != partition or not key.key.startswith(prefix):
-                    continue
+            for key, (_, after) in changes.within(partition, prefix).items():
                 if after is None:
                     found.pop(key.key, None)
                 else:
@@ -287,10 +285,7 @@ class LayeredState:
             layers = [layer.changes for layer in self._layers if layer.changes]
         start, end = len(prefix), len(prefix) + length
         found = {
-            key.key[start:end]
-            for changes in layers
-            for key in changes
-            if key.partition == partition and key.key.startswith(prefix)
+            key.key[start:end] for changes in layers for key in changes.within(partition, prefix)
         }
         found |= self._store.heads(partition, prefix, length)
         # the store may have been emptied meanwhile

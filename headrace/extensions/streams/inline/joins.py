@@ -146,9 +146,11 @@ def _with_keys(
 def _structs(batch: Batch, output: Output, names: Sequence[str]) -> pa.Array:
     """Return rows as values of a buffer, null for a deletion."""
     kind = side_type(output, names)
-    mask = pa.array(~batch.present)
     if not names:
-        return pa.array([{} if each else None for each in batch.present.tolist()], kind)
+        # arrays of structs without fields have no length of their own
+        places = pa.array(np.zeros(len(batch), np.int64), mask=~batch.present)
+        return pa.array([{}], kind).take(places)
+    mask = pa.array(~batch.present)
     arrays = [batch.fields[name].cast(field.type) for name, field in zip(names, kind, strict=True)]
     return pa.StructArray.from_arrays(arrays, fields=list(kind), mask=mask)
 

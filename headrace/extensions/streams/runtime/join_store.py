@@ -6,7 +6,7 @@ Its value has the record's key, its time, whether it is still alone, and the fie
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -35,6 +35,20 @@ SIDES = "lr"
 _DIGITS = 19
 
 
+class _Known(NamedTuple):
+    """The records of a side that the state has, by their numbers, which ascend.
+
+    ``texts`` are their rows, so that none has to be read when it changes or goes.
+    """
+
+    orders: Array
+    alone: Array
+    texts: pa.Array
+
+
+_NOTHING = _Known(np.empty(0, np.int64), np.empty(0, np.bool_), pa.array([], pa.binary()))
+
+
 class StoredJoin(JoinBuffer):
     """The buffer of a join, which tells what of its records changed. One thread.
 
@@ -47,27 +61,27 @@ class StoredJoin(JoinBuffer):
         super().__init__(*map(side_type, outputs, names))
         self._store = store
         self._outputs, self._names_in_use = outputs, names
-        # of each side the numbers of the records that the state has, ascending, and which are alone
-        self._known = [(np.empty(0, np.int64), np.empty(0, np.bool_)) for _ in SIDES]
+        self._known = [_NOTHING for _ in SIDES]
 
     def restore(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
         """Load the rows of the state, by their keys without the store's prefix."""
-        sides: tuple[list[tuple[int, dict[str, Any], bytes]], ...] = ([], [])
+        sides: tuple[list[tuple[int, bytes, dict[str, Any], bytes]], ...] = ([], [])
         for key, value in rows:
             side = SIDES.index(chr(key[0]))
-            sides[side].append((int(key[2:]), *split_row(value)))
+            sides[side].append((int(key[2:]), value, *split_row(value)))
         highest = -1
         for side, found in enumerate(sides):
             found.sort(key=lambda row: row[0])
-            orders = np.array([order for order, _, _ in found], np.int64)
-            names = [key_of(each) for _, each, _ in found]
+            orders = np.array([order for order, _, _, _ in found], np.int64)
+            texts = pa.array([text for _, text, _, _ in found], pa.binary())
+            names = [key_of(each) for _, _, each, _ in found]
             keys = self.number_keys(pa.array(names, pa.binary()))
-            times = np.array([each["time"] for _, each, _ in found], np.int64)
-            alone = np.array([each["alone"] for _, each, _ in found], np.bool_)
-            values = self._values(side, [row for _, _, row in found])
+            times = np.array([each["time"] for _, _, each, _ in found], np.int64)
+            alone = np.array([each["alone"] for _, _, each, _ in found], np.bool_)
+            values = self._values(side, [row for _, _, _, row in found])
             read = Side(keys, times, orders, alone, np.arange(len(found)), values)
             self.sides[side] = read.take(sort_pairs(keys, times))
-            self._known[side] = (orders, alone)
+            self._known[side] = _Known(orders, alone, texts)
             highest = max(highest, int(orders.max(initial=-1)))
         self.order = highest + 1
 
@@ -85,26 +99,35 @@ class StoredJoin(JoinBuffer):
     def take_changes(self) -> Iterator[Changes]:
         """Yield the rows that changed since the last call."""
         for side, own in enumerate(self.sides):
+            former = self._known[side]
             by_order = np.argsort(own.orders)
             orders, alone = own.orders[by_order], own.alone[by_order]
-            former, former_alone = self._known[side]
-            prefix = f"{self._store}/{SIDES[side]}/"
-            gone = former[~np.isin(former, orders, assume_unique=True)]
+            gone = np.flatnonzero(~np.isin(former.orders, orders, assume_unique=True))
             if len(gone):
-                yield Changes.of(dict.fromkeys(_keys_of(prefix, gone)))
-            at = np.searchsorted(former, orders)
-            known = np.zeros(len(orders), np.bool_)
-            inside = at < len(former)
-            known[inside] = former[at[inside]] == orders[inside]
-            same = np.zeros(len(orders), np.bool_)
-            same[known] = former_alone[at[known]] == alone[known]
-            changed = by_order[~same]
-            if len(changed):
-                keys = _keys_of(prefix, own.orders[changed])
-                yield Changes.of(dict(zip(keys, self._texts(side, changed), strict=True)))
-            self._known[side] = (orders, alone.copy())
+                keys, texts = self._keys(side, former.orders[gone]), former.texts.take(gone)
+                yield Changes(keys, pa.nulls(len(gone), pa.binary()), texts)
+            at = np.minimum(np.searchsorted(former.orders, orders), max(len(former.orders) - 1, 0))
+            is_known = np.zeros(len(orders), np.bool_)
+            if len(former.orders):
+                is_known = former.orders[at] == orders
+            same = is_known.copy()
+            same[is_known] = former.alone[at[is_known]] == alone[is_known]
+            new = self._texts(side, by_order[~same])
+            if len(new):
+                before = pa.array(at[~same], mask=~is_known[~same])
+                keys = self._keys(side, orders[~same])
+                yield Changes(keys, new, former.texts.take(before))
+            at[~same] = len(former.orders) + np.arange(len(new))
+            texts = pa.concat_arrays([former.texts, new]).take(at)
+            self._known[side] = _Known(orders, alone.copy(), texts)
 
-    def _texts(self, side: int, at: Array) -> list[bytes]:
+    def _keys(self, side: int, orders: Array) -> pa.Array:
+        """Return the keys of records' rows, by their numbers."""
+        digits = pc.utf8_lpad(pa.array(orders, pa.int64()).cast(pa.string()), _DIGITS, "0")
+        prefix = f"{self._store}/{SIDES[side]}/"
+        return pc.binary_join_element_wise(prefix, digits, "").cast(pa.binary())
+
+    def _texts(self, side: int, at: Array) -> pa.Array:
         """Return the values of records at places of a side, in JSON."""
         own = self.sides[side].take(at)
         structs = own.values.take(pa.array(own.rows))
@@ -123,11 +146,7 @@ class StoredJoin(JoinBuffer):
             "}",
             "",
         )
-        return [each.encode() for each in texts.to_pylist()]
-
-
-def _keys_of(prefix: str, orders: Array) -> list[bytes]:
-    return [f"{prefix}{order:0{_DIGITS}d}".encode() for order in orders.tolist()]
+        return texts.cast(pa.binary())
 
 
 def _keys_in_json(names: Sequence[bytes]) -> pa.Array:

@@ -254,6 +254,47 @@ def test_a_row_that_changes_often_is_counted_and_written_once(store: RocksStore)
     assert (store.unwritten(), store.get_many([A])) == (Unwritten(), [KeyRow(b"2")])
 
 
+def test_a_timer_that_is_put_again_is_counted_once(store: RocksStore) -> None:
+    """The bytes that may be unwritten are those that there are, of the index as of rows."""
+    timed = KeyRow.of(b"1", {"t": Timer(1)})
+    put(store, {A: timed})
+    one = store.unwritten()
+    for _ in range(100):
+        put(store, {A: None})
+        put(store, {A: timed})
+    assert store.unwritten() == one
+
+
+@pytest.mark.parametrize("written", [0, 1])
+def test_rows_that_could_not_be_written_stay_below_those_that_were_put_since(
+    store: RocksStore, monkeypatch: pytest.MonkeyPatch, written: int
+) -> None:
+    """Neither a failed write nor a row that came with it is lost, and each is counted once."""
+    put(store, {A: KeyRow(b"1"), PartitionKey(1, b"a"): KeyRow(b"2")}, [1, 1])
+    write, calls = store._write, 0
+
+    def put_and_fail(batch: object) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > written:
+            put(store, {A: KeyRow(b"333")}, [2, 2])
+            raise StateStoreError("the disk is full")
+        write(batch)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as full:
+        full.setattr("headrace.extensions.keyed.store.PIECE", 1)
+        full.setattr(store, "_write", put_and_fail)
+        with pytest.raises(StateStoreError, match="full"):
+            store.flush()
+    kept = store.unwritten()
+    assert all_rows(store) == {A: KeyRow(b"333"), PartitionKey(1, b"a"): KeyRow(b"2")}
+    put(store, {A: KeyRow(b"444")}, [3, 3])
+    assert (kept.entries, store.unwritten()) == (2, kept)
+    store.flush()
+    assert (store.unwritten(), store.commit_of(0)) == (Unwritten(), StoredCommit(3, 3))
+    assert all_rows(store) == {A: KeyRow(b"444"), PartitionKey(1, b"a"): KeyRow(b"2")}
+
+
 def test_a_partition_that_is_dropped_leaves_nothing_to_be_written(store: RocksStore) -> None:
     """Rows, timers and commit of it are gone; those of another one stay."""
     timed = KeyRow.of(b"1", {"t": Timer(1)})
