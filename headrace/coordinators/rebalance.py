@@ -292,10 +292,7 @@ class Rebalance:
         wait = self._debounce.observe(view.members)
         if wait > 0:
             self._look_after(wait)
-            if self._returning:
-                # nothing moves by that, so that there is no member to wait for
-                ours = {p for p in mine if former.get(p) == self._registry.member}
-                self._claim(ours, lease, whole)
+            self._claim(self._find_urgent(mine, former, view), lease, whole)
         else:
             self._returning = False
             for holding in self._claim_table.in_state(ClaimState.HELD):
@@ -306,6 +303,24 @@ class Rebalance:
         if wait <= 0 or wanted:
             self._assess(wanted)
         self._report_summary(view, allocation, owners)
+
+    def _find_urgent(
+        self,
+        free: Collection[TopicPartition],
+        former: Mapping[TopicPartition, str],
+        view: GroupView,
+    ) -> set[TopicPartition]:
+        """Return what is claimed before the group has settled: nothing is to be put off by that.
+
+        Of a member that has just joined this is what was its own last: nothing moves. Others go on
+        with free tasks that they are warm for: should the settled group have another member for
+        one, it stays until that is warm as well, and such a move takes less than to wait does.
+        """
+        me = self._registry.member
+        if self._returning:
+            return {partition for partition in free if former.get(partition) == me}
+        warm = view.members[me].warm or frozenset()
+        return {partition for partition in free if partition.partition in warm}
 
     def _assess(self, wanted: Collection[TopicPartition]) -> None:
         """Record whether every partition that is assigned to this member is claimed."""

@@ -564,3 +564,51 @@ def test_warm_tasks_stay_published_with_another_subscription(group: Group) -> No
     a.member.update(replace(warm, weight=2))
     group.run()
     assert a.registry.members().members["a"] == replace(warm, weight=2, warm=frozenset({3}))
+
+
+def test_free_tasks_go_at_once_to_members_that_are_warm_for_them(group: Group) -> None:
+    """Tasks that no member is warm for wait until the group has settled."""
+    warm = MemberInfo(frozenset({TOPIC}), together=True, warm=frozenset())
+    a, b = group.join("a", warm), group.join("b", warm)
+    group.run()
+    before, copied = list(b.held), set(a.held[:3])
+    assert len(a.held) == 4
+    b.member.set_warm(frozenset(copied))
+    group.run()
+    cold = set(a.held) - copied
+    group.crash(a)
+    group.run(0.15)
+    assert set(b.held) == copied.union(before)
+    group.run()
+    assert set(b.held) == copied.union(before, cold)
+
+
+def test_tasks_of_a_member_that_drains_are_taken_as_they_become_free(group: Group) -> None:
+    """Each is given back cleanly, and the others do not wait until the group has settled."""
+    warm = MemberInfo(frozenset({TOPIC}), together=True, warm=frozenset())
+    a, b = group.join("a", warm), group.join("b", warm)
+    group.run()
+    copied = frozenset(a.held)
+    b.member.set_warm(copied)
+    group.run()
+    a.member.withdraw()
+    group.run(0.3)
+    assert b.held == list(range(8))
+    taken = [claim for part, claim in b.channel.held.items() if part.partition in copied]
+    assert all(claim.previous and claim.previous.clean_end for claim in taken)
+
+
+def test_the_first_member_back_takes_no_tasks_of_others_that_it_is_warm_for(group: Group) -> None:
+    """The others' sessions ended as its own did, and they come for their tasks in a moment."""
+    warm = MemberInfo(frozenset({TOPIC}), together=True, warm=frozenset(range(8)))
+    a, b = group.join("a", warm), group.join("b", warm)
+    group.run()
+    before = a.held, b.held
+    for each in (a, b):
+        each.session.expire()
+    b.stopped = True
+    group.run(0.3)
+    assert a.held == before[0]
+    b.stopped = False
+    group.run()
+    assert (a.held, b.held) == before
