@@ -10,6 +10,8 @@ import struct
 from contextlib import closing
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import IsolationLevel, KafkaException
@@ -38,6 +40,9 @@ OFFSETS_TOPIC = "__consumer_offsets"
 
 #: Seconds in which the brokers have to answer one question.
 _ANSWER_TIMEOUT = 15.0
+
+#: Seconds in which transactions end that go on, for the most part, and between two looks at that.
+_PATIENCE, _LOOK_AGAIN = 0.5, 0.02
 
 #: The group that the reading client names; it commits nothing.
 _GROUP = "headrace-transactions"
@@ -291,6 +296,10 @@ class TransactionLog:
     def __init__(self, client_properties: Mapping[str, Any]) -> None:
         self._properties = dict(client_properties)
 
+    @cached_property
+    def _admin(self) -> AdminClient:
+        return AdminClient(clients.silent(self._properties))
+
     def transactions(self) -> dict[str, LoggedTransaction]:
         """Return the last state of each transactional id that the brokers remember."""
         found: dict[str, LoggedTransaction] = {}
@@ -321,9 +330,11 @@ class TransactionLog:
     def holds(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Hold]:
         """Return of :meth:`held_back` who holds each partition back.
 
-        One that was held back elsewhere before the log was read goes on, and is left out.
+        Transactions that go on end a moment later, and what they alone held back is left out: to
+        learn who holds a partition takes to read all of the log. One that was held back elsewhere
+        before the log was read goes on, too.
         """
-        before = self.held_back(partitions)
+        before = self._lasting(self.held_back(partitions))
         if not before:
             return {}
         history: dict[str, list[LoggedTransaction | None]] = {}
@@ -383,14 +394,31 @@ class TransactionLog:
         ends = self._ends(partitions, IsolationLevel.READ_UNCOMMITTED)
         return {each: (stable[each], ends[each]) for each in ends if stable[each] < ends[each]}
 
+    def _lasting(
+        self, held: Mapping[TopicPartition, tuple[int, int]]
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """Return those that are held back for longer than transactions last that go on.
+
+        Once readers have come to where the end was nothing of before is held back any more.
+        """
+        left = dict(held)
+        patience = Deadline.after(_PATIENCE)
+        while left and not patience.expired:
+            Event().wait(_LOOK_AGAIN)
+            stable = self._ends(left, IsolationLevel.READ_COMMITTED)
+            left = {
+                each: (stable[each], end) for each, (_, end) in left.items() if stable[each] < end
+            }
+        return left
+
     def _ends(
         self, partitions: Collection[TopicPartition], level: IsolationLevel
     ) -> dict[TopicPartition, int]:
         if not partitions:
             return {}
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        admin, deadline = AdminClient(clients.silent(self._properties)), self._answer_deadline()
-        asked = admin.list_offsets(
+        deadline = self._answer_deadline()
+        asked = self._admin.list_offsets(
             {ClientPartition(*each): latest for each in partitions},
             isolation_level=level,
             request_timeout=deadline.left,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from enum import Enum
 from functools import partial
 from threading import Thread
@@ -16,6 +17,7 @@ from headrace.core.errors import HeadraceError
 from headrace.core.records import TopicPartition
 from headrace.kafka import clients
 from headrace.kafka.ports import CommitFailure, CommitRefusal
+from headrace.kafka.transaction_log import TRANSACTION_LOG
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -43,6 +45,10 @@ SETTLE_TIMEOUT = 5.0
 
 #: Seconds that brokers which answer take for it; the next commit would find the producer busy.
 _MOMENT = 0.2
+
+#: Seconds of one call that initializes a producer. The client says only at its end what the brokers
+#: answered, and asks again by itself half a second after an answer that puts it off.
+_INIT_STEP = 0.05
 
 
 class _Phase(Enum):
@@ -86,18 +92,18 @@ class TransactionalProducer:
         self._call: Thread | None = None
         self._called_at = 0.0
         self._outcome: CommitFailure | None = None
-        self._producer = Producer(
-            clients.producer(
-                {
-                    "socket.timeout.ms": SOCKET_TIMEOUT_MS,
-                    **({} if columns is None else columns.plugin(client_properties)),
-                    **(clients.silent if quiet else clients.base)(client_properties),
-                    "transactional.id": transactional_id,
-                    "transaction.timeout.ms": timeout_ms,
-                }
-            )
-        )
+        self._options = {
+            "socket.timeout.ms": SOCKET_TIMEOUT_MS,
+            **({} if columns is None else columns.plugin(client_properties)),
+            **(clients.silent if quiet else clients.base)(client_properties),
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": timeout_ms,
+        }
+        self._producer = self._open()
         self.columns = None if columns is None else columns.of_the_newest()
+
+    def _open(self) -> Producer:
+        return Producer(clients.producer(self._options))
 
     def commit(
         self,
@@ -232,10 +238,38 @@ class TransactionalProducer:
             )
         self._settle_transaction(deadline)
 
+    def _initialize(self, deadline: Deadline) -> None:
+        """Start under the id, which ends a transaction that a former producer has open.
+
+        Brokers put a producer off that comes upon one, and have aborted it some milliseconds later.
+        Another client is not put off then, while this one would wait for half a second; it asks
+        nothing any more once it is released.
+        """
+        self._connect(deadline)
+        while True:
+            try:
+                self._producer.init_transactions(max(0.001, deadline.at_most(_INIT_STEP)))
+            except KafkaException as error:
+                if deadline.expired or not error.args[0].retriable():
+                    raise
+                was_put_off = error.args[0].code() == KafkaError.CONCURRENT_TRANSACTIONS
+                # columns are produced by the very client that they were opened with
+                if was_put_off and self.columns is None:
+                    self._producer = self._open()
+                    self._connect(deadline)
+            else:
+                return
+
+    def _connect(self, deadline: Deadline) -> None:
+        """Wait until a broker is connected: without one the client looks again after 0.5 s only."""
+        with suppress(KafkaException):
+            # any topic would do that asking does not create; without an answer the next call fails
+            self._producer.list_topics(TRANSACTION_LOG, timeout=deadline.left)
+
     def _settle_transaction(self, deadline: Deadline) -> None:
         match self._phase:
             case _Phase.NEW:
-                self._producer.init_transactions(deadline.left)
+                self._initialize(deadline)
             case _Phase.OPEN:
                 self._producer.abort_transaction(deadline.left)
                 self.has_aborted = True

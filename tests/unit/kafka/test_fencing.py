@@ -17,7 +17,7 @@ from headrace.kafka.errors import KafkaAccessError, OffsetStoreError
 from headrace.kafka.fencing import GroupPartition, fence_producers
 from headrace.kafka.offset_log import SentOffset
 from headrace.kafka.transaction_log import OFFSETS_TOPIC, Decided, Decision, Hold
-from tests.unit.kafka.test_transactional import FENCED, TIMED_OUT, Stage
+from tests.unit.kafka.test_transactional import FENCED, REFUSED, TIMED_OUT, Stage
 
 PLACE = GroupPartition("group", TopicPartition("events", 0))
 WAIT = 10.0
@@ -130,16 +130,18 @@ def test_another_owner_that_does_the_same_is_let(stage: Finisher, call: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "error", "message"),
     [
-        ("init", "'a' cannot be fenced"),
-        ("send", "in group group is not finished"),
-        ("abort", "is not finished"),
+        ("init", REFUSED, "'a' cannot be fenced"),
+        ("send", TIMED_OUT, "in group group is not finished"),
+        ("abort", TIMED_OUT, "is not finished"),
     ],
 )
-def test_a_time_out_is_an_error(stage: Finisher, call: str, message: str) -> None:
+def test_a_call_that_failed_is_an_error(
+    stage: Finisher, call: str, error: KafkaError, message: str
+) -> None:
     """The caller fences again, and partitions wait until no offset is in doubt."""
-    stage.script[call] = deque([TIMED_OUT])
+    stage.script[call] = deque([error])
     with pytest.raises(OffsetStoreError, match=message):
         fence("a")
     fence("a")

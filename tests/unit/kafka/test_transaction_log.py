@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import struct
+from collections import deque
+from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import IsolationLevel
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,11 +17,17 @@ from headrace.kafka.transaction_log import (
     OFFSETS_TOPIC,
     Decision,
     LoggedTransaction,
+    TransactionLog,
     TransactionState,
     decided,
     decode_transaction,
     internal_partition,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+OUT, OTHER = TopicPartition("out", 0), TopicPartition("other", 0)
 
 EXPECTED = LoggedTransaction(
     "headrace.g.one.7",
@@ -196,3 +205,41 @@ def test_a_decision_under_another_producer_id_is_out_of_reach() -> None:
 def test_an_id_is_in_the_partition_that_java_s_hash_says(name: str, number: int) -> None:
     """The second last has the least number of all as its hash."""
     assert internal_partition(name, 50) == number
+
+
+class Held(TransactionLog):
+    """A log beside two partitions: where readers wait as told, and how often all of it is read."""
+
+    def __init__(self, *stable: dict[TopicPartition, int]) -> None:
+        super().__init__({"bootstrap.servers": "nowhere"})
+        self.stable = deque(stable)
+        self.reads = 0
+
+    def _ends(
+        self, partitions: Collection[TopicPartition], level: IsolationLevel
+    ) -> dict[TopicPartition, int]:
+        if level == IsolationLevel.READ_UNCOMMITTED:
+            return dict.fromkeys(partitions, 9)
+        now = self.stable.popleft() if len(self.stable) > 1 else self.stable[0]
+        return {each: now[each] for each in partitions}
+
+    def _partitions(self) -> int:
+        return 1
+
+    def _records(self, _: Iterable[int]) -> Iterable[tuple[bytes, bytes | None]]:  # type: ignore[override]
+        self.reads += 1
+        return []
+
+
+def test_transactions_that_go_on_are_waited_for_and_the_log_is_not_read_for_them() -> None:
+    """Later ones of the same partition, behind where it ended, hold back nothing of before."""
+    log = Held({OUT: 3, OTHER: 5}, {OUT: 7, OTHER: 9}, {OUT: 9})
+    assert log.holds([OUT, OTHER]) == {}
+    assert log.reads == 0
+
+
+def test_the_log_is_read_for_what_stays_held_back() -> None:
+    """A hold has the offset that readers waited at last, and the end of before."""
+    log = Held({OUT: 3, OTHER: 5}, {OUT: 4, OTHER: 9}, {OUT: 4})
+    (hold,) = log.holds([OUT, OTHER]).values()
+    assert (hold.stable, hold.end, log.reads) == (4, 9, 1)

@@ -29,6 +29,8 @@ WAIT = 10.0
 PROPERTIES = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
 
 TIMED_OUT = KafkaError(KafkaError._TIMED_OUT, "timed out", retriable=True)
+REFUSED = KafkaError(KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "refused")
+PUT_OFF = KafkaError(KafkaError.CONCURRENT_TRANSACTIONS, "put off", retriable=True)
 ABORT = KafkaError(KafkaError._TIMED_OUT, "abort", txn_requires_abort=True)
 FENCED = KafkaError(KafkaError._FENCED, "fenced", fatal=True)
 
@@ -57,6 +59,10 @@ class Stage:
     def init_transactions(self, _: float) -> None:
         """Note it."""
         self._called("init")
+
+    def list_topics(self, topic: str, timeout: float) -> object:
+        """Return at once, as one that is connected."""
+        return topic, timeout
 
     def begin_transaction(self) -> None:
         """Note it."""
@@ -123,7 +129,7 @@ def test_one_producer_commits_for_one_stay(
 @pytest.mark.parametrize(
     ("call", "error", "then"),
     [
-        ("init", TIMED_OUT, ["init", "begin", "send", "commit"]),
+        ("init", REFUSED, ["init", "begin", "send", "commit"]),
         ("begin", TIMED_OUT, ["begin", "send", "commit"]),
         ("send", TIMED_OUT, ["abort", "begin", "send", "commit"]),
         ("send", ABORT, ["abort", "begin", "send", "commit"]),
@@ -146,6 +152,39 @@ def test_an_open_transaction_is_settled_first(
     stage.calls.clear()
     assert commit() is None
     assert stage.calls == then
+
+
+@pytest.mark.parametrize(
+    ("answers", "opened"), [([TIMED_OUT], 1), ([PUT_OFF], 2), ([TIMED_OUT, PUT_OFF, PUT_OFF], 3)]
+)
+def test_a_producer_that_is_put_off_begins_with_another_client(
+    stage: Stage,
+    commit: Callable[..., CommitFailure | None],
+    answers: list[KafkaError],
+    opened: int,
+) -> None:
+    """A client of before asks again late; one that has no answer yet goes on waiting for it."""
+    stage.script["init"] = deque(answers)
+    assert commit() is None
+    assert stage.opened == ["tx.1"] * opened
+    assert stage.calls == ["init"] * (len(answers) + 1) + ["begin", "send", "commit"]
+
+
+def test_a_producer_that_is_put_off_beyond_the_deadline_has_failed(
+    stage: Stage, commit: Callable[..., CommitFailure | None]
+) -> None:
+    """The failure is the last answer of the brokers, and the next commit asks again."""
+    clock = FakeClock()
+
+    def put_off(_: float) -> None:
+        clock.advance(WAIT)
+        raise KafkaException(PUT_OFF)
+
+    stage.init_transactions, init = put_off, stage.init_transactions  # type: ignore[method-assign]
+    failure = commit(deadline=Deadline.after(WAIT, clock))
+    assert "put off" in str(failure)
+    stage.init_transactions = init  # type: ignore[method-assign]
+    assert commit() is None
 
 
 @pytest.mark.parametrize("call", ["init", "begin", "send", "commit"])
