@@ -52,6 +52,10 @@ _STALL = 30.0
 #: Seconds between two positions that are written while a partition is restored.
 _CHECKPOINT = 5.0
 
+#: Offsets of a restore from which on it is written in bulk. All of the database's memory is written
+#: at its end then, others' rows included, which takes longer than the log of a few rows.
+_BULK = 50_000
+
 
 class RestoreProgress(NamedTuple):
     """The progress of a partition's restore. ``done`` and ``total`` count offsets of its changelog.
@@ -484,7 +488,8 @@ class Restorer:
         if now - restoring.noted >= _CHECKPOINT:
             restoring.noted = now
             position = self._positions.at(last, restoring.leader_epoch)
-        self._store.load(number, loaded_rows(records), position)
+        in_bulk = restoring.end is not None and restoring.end - restoring.start >= _BULK
+        self._store.load(number, loaded_rows(records), position, in_bulk=in_bulk)
         restoring.position = last
         self._note_problem(restoring, None)
 

@@ -34,6 +34,7 @@ from rocksdict import (
     ReadOptions,
     SliceTransform,
     WriteBatch,
+    WriteOptions,
 )
 from typing_extensions import override
 
@@ -474,6 +475,10 @@ class RocksStore(StateStore):
         self._writes_of_timers = 0
         # whether partitions that are loaded, and not put to, have timers
         self._timed: dict[int, bool] = {}
+        # partitions with writes that only the database's memory may have
+        self._unlogged: set[int] = set()
+        self._without_log = WriteOptions()
+        self._without_log.disable_wal = True  # type: ignore[method-assign, assignment]  # its types
         self.cache_hits = 0
         self.cache_misses = 0
         self.is_corrupt = False
@@ -564,6 +569,7 @@ class RocksStore(StateStore):
             self._unwritten = UnwrittenTable(CLOCK_PREFIX)
             self._first_timers.clear()
             self._timed.clear()
+            self._unlogged.clear()
             self._counts.clear()
             self._counted.clear()
             self.open()
@@ -745,10 +751,22 @@ class RocksStore(StateStore):
     @override
     def note(self, positions: Mapping[int, Position]) -> None:
         self.flush()
+        self._write_unlogged(positions)
         batch = WriteBatch(raw_mode=True)
         for partition, position in positions.items():
             _put_position(batch, partition, position)
         self._write(batch)
+
+    def _write_unlogged(self, partitions: Collection[int]) -> None:
+        """Write to the disk what no log has of partitions, before a log has a later position."""
+        if self._unlogged.isdisjoint(partitions):
+            return
+        found = set(self._unlogged)
+        try:
+            self._files.flush()
+        except Exception as error:
+            raise self._unusable("written", error) from error
+        self._unlogged -= found
 
     def load(
         self,
@@ -757,8 +775,13 @@ class RocksStore(StateStore):
         position: Position | None,
         *,
         replaces: bool = False,
+        in_bulk: bool = False,
     ) -> None:
         """Write rows of a partition whose state is not all there yet, as its changelog has them.
+
+        ``in_bulk``: without the write-ahead log, which costs as much as the rows do. A crash takes
+        the last of them, with the positions that came with them; :meth:`note` and a later position
+        wait until all are on the disk. For one thread of a partition.
 
         Nothing reads them until it is, so that they are not cached, and what was there before is
         not known. ``replaces``: timers of rows that were there leave the index, for which these
@@ -773,10 +796,14 @@ class RocksStore(StateStore):
             names += _put_loaded(batch, partition, piece, timers)
         if position is not None:
             _put_position(batch, partition, position)
+        if in_bulk:
+            self._unlogged.add(partition)
+        elif position is not None:
+            self._write_unlogged([partition])
         with self._lock:
             if timers:
                 self._timed[partition] = True
-            self._write(batch)
+            self._write(batch, self._without_log if in_bulk else None)
             self._note_timers(timers)
             self._forget_count(partition)
             self._cache_rows(names, [None] * len(names))
@@ -824,9 +851,9 @@ class RocksStore(StateStore):
             if clock in self._first_timers:
                 self._first_timers[clock] = min(entry, self._first_timers[clock])
 
-    def _write(self, batch: WriteBatch) -> None:
+    def _write(self, batch: WriteBatch, options: WriteOptions | None = None) -> None:
         try:
-            self._files.write(batch)
+            self._files.write(batch, options)
         except Exception as error:
             raise self._unusable("written", error) from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import contextmanager
 from dataclasses import replace
 from queue import Empty, SimpleQueue
@@ -308,6 +309,33 @@ def test_timers_that_cannot_be_read_are_named_and_nothing_is_ready(
     (error, *_) = [each["error"] for each in logs if each["event"] == "restore_failed"]
     assert "headrace-timers of key b'odd' cannot be read" in error
     assert ready == []
+
+
+@pytest.mark.parametrize(("least", "left"), [(ROWS, 0), (ROWS + 1, 34)])
+def test_a_long_restore_is_written_in_bulk_and_a_short_one_is_logged(
+    store: RocksStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: int, left: int
+) -> None:
+    """A kill in the middle takes what was written in bulk; nothing is missing at the end."""
+    monkeypatch.setattr(restore, "_BULK", least)
+    log = Log()
+    with restoring(store, log) as (restorer, ready):
+        restorer.begin(FakeAssignment(TopicPartition("in", 0)), 1)
+        log.send(0, 34)
+        eventually(lambda: len(list(store.rows(0))) == 34)
+        assert rows_after_a_kill(tmp_path, "middle") == left
+        log.send(34, ROWS)
+        eventually(lambda: ready == [0])
+    assert rows_after_a_kill(tmp_path, "end") == ROWS
+
+
+def rows_after_a_kill(folder: Path, name: str) -> int:
+    """Return how many rows of partition 0 a killed process leaves of a store."""
+    shutil.copytree(folder / "db", folder / name)
+    again = RocksStore(folder / name)
+    again.open()
+    found = len(list(again.rows(0)))
+    again.close()
+    return found
 
 
 def test_progress_says_how_far_a_partition_is_and_how_long_the_rest_takes(

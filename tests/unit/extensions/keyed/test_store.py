@@ -270,6 +270,59 @@ def test_a_corrupt_log_costs_the_last_rows_and_their_position(tmp_path: Path, pa
     again.close()
 
 
+def killed(store: RocksStore, folder: Path) -> tuple[int, int | None]:
+    """Return the rows and the position of partition 0 that a killed process leaves of a store."""
+    name = str(uuid4())
+    shutil.copytree(folder / "db", folder / name / "db")
+    again = opened(folder / name)
+    position = again.position(0)
+    found = len(list(again.rows(0))), None if position is None else position.offset
+    again.close()
+    assert store.position(0) is not None
+    return found
+
+
+def load(store: RocksStore, number: int, position: int | None, *, in_bulk: bool) -> None:
+    """Load one row of partition 0."""
+    at = None if position is None else Position("topic", position, 1.0)
+    rows = LoadedRows([b"key-%02d" % number], [b"x" * 50], None)
+    store.load(0, [rows], at, in_bulk=in_bulk)
+
+
+def test_a_position_that_is_noted_has_all_rows_that_were_loaded_in_bulk(tmp_path: Path) -> None:
+    """A kill takes rows of before with the positions that came with them, and nothing later."""
+    store = opened(tmp_path)
+    load(store, 0, 1, in_bulk=True)
+    load(store, 1, 2, in_bulk=True)
+    assert killed(store, tmp_path) == (0, None)
+    store.note({1: Position("topic", 5, 1.0)})
+    assert killed(store, tmp_path) == (0, None), "another partition's position does not need it"
+    store.note({0: Position("topic", 2, 1.0)})
+    assert killed(store, tmp_path) == (2, 2)
+    store.close()
+
+
+def test_a_position_that_is_logged_has_the_rows_that_were_loaded_in_bulk(tmp_path: Path) -> None:
+    """A restore that was left is gone on with by a copy, whose rows are logged."""
+    store = opened(tmp_path)
+    load(store, 0, 1, in_bulk=True)
+    load(store, 1, None, in_bulk=False)
+    assert killed(store, tmp_path)[1] is None
+    load(store, 2, 3, in_bulk=False)
+    assert killed(store, tmp_path) == (3, 3)
+    store.close()
+
+
+def test_a_store_that_is_closed_has_all_that_was_loaded_in_bulk(tmp_path: Path) -> None:
+    """A process that ends in the middle of a restore goes on from there."""
+    store = opened(tmp_path)
+    load(store, 0, 1, in_bulk=True)
+    store.close()
+    again = opened(tmp_path)
+    assert killed(again, tmp_path) == (1, 1)
+    again.close()
+
+
 def test_state_that_is_not_restored_is_never_read_as_none() -> None:
     """A read of a partition whose state is not there fails, and says so."""
     state = admitted(MemoryStore())
