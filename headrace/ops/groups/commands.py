@@ -50,6 +50,8 @@ def findings(found: dict[str, Any], more: dict[str, Any]) -> Iterator[str]:
         yield _line("mixed_modes", ",".join(found["modes"]), more)
     for member in found["members_without_tasks"]:
         yield _line("member_without_tasks", member, more)
+    for member in found["members_without_warm"]:
+        yield _line("member_without_warm", member, more)
     for topic in found["unknown_topics"]:
         yield _line("unknown_topic", topic, more)
     for note in found["notes"]:
@@ -181,6 +183,7 @@ def document(report: GroupSnapshot) -> dict[str, Any]:
         "modes": sorted(mode.value for mode in report.modes),
         "mixed_modes": len(report.modes) > 1,
         "members_without_tasks": list(report.without_tasks),
+        "members_without_warm": list(report.without_warm),
         "unknown_topics": list(report.unknown_topics),
         "errors": list(report.errors),
         "notes": list(report.notes),

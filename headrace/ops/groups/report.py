@@ -153,9 +153,9 @@ class GroupSnapshot:
     """A snapshot of one channel's group.
 
     ``taken_at`` is in seconds since the epoch. ``errors`` says what did not answer, ``notes``
-    what else is to be known. ``contended``, ``missing``, ``modes`` and ``without_tasks`` are as in
-    ``Allocation``; ``foreign`` has partitions that do not exist as well. ``unknown_topics`` do not
-    exist.
+    what else is to be known. ``contended``, ``missing``, ``modes``, ``without_tasks`` and
+    ``without_warm`` are as in ``Allocation``; ``foreign`` has partitions that do not exist as well.
+    ``unknown_topics`` do not exist.
     """
 
     channel: str
@@ -169,6 +169,7 @@ class GroupSnapshot:
     foreign: Mapping[TopicPartition, str] = field(default_factory=dict)
     modes: frozenset[AssignmentMode] = frozenset()
     without_tasks: tuple[str, ...] = ()
+    without_warm: tuple[str, ...] = ()
     unknown_topics: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -244,6 +245,7 @@ class _Comparison:
             foreign={p: name for p, name in self._owners.items() if name not in self._infos},
             modes=frozenset(i.mode for i in self._infos.values() if not i.draining),
             without_tasks=() if map_ is None else map_.without_tasks,
+            without_warm=() if map_ is None else map_.without_warm,
             unknown_topics=() if self._seen.positions is None else tuple(sorted(unknown)),
             errors=self._seen.errors,
             notes=self._seen.notes,

@@ -143,6 +143,17 @@ def test_unassigned_partitions_and_mixed_modes_are_reported(scene: Scene) -> Non
     assert scene.standings() == [OWNED] * 4
 
 
+def test_a_member_that_publishes_no_warm_tasks_is_named(scene: Scene) -> None:
+    """One of an earlier version is named, and nobody where none of the members publishes any."""
+    silent = replace(INFO, together=True)
+    scene.group.join("a", silent)
+    scene.group.run()
+    assert scene.look().without_warm == ()
+    scene.group.join("b", replace(silent, warm=frozenset()))
+    scene.group.run()
+    assert scene.look().without_warm == ("a",)
+
+
 def test_a_task_that_is_not_whole_says_what_it_waits_for(scene: Scene) -> None:
     """Each part of a task in two hands names the other one, and a member without tasks is named."""
     scene.broker.create_topic("payments", 4)

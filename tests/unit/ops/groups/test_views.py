@@ -39,7 +39,7 @@ def test_the_keys_of_the_json_are_stable(busy: Scene) -> None:
     assert list(found) == [
         "channel", "group", "taken_at", "state", "members", "partitions", "unowned", "pending",
         "moving", "contended", "missing", "foreign", "modes", "mixed_modes",
-        "members_without_tasks", "unknown_topics", "errors", "notes",
+        "members_without_tasks", "members_without_warm", "unknown_topics", "errors", "notes",
     ]  # fmt: skip
     assert list(found["members"][0]) == [
         "name", "host", "pid", "software", "since", "mode", "topics", "weight",
@@ -74,6 +74,8 @@ def test_findings_can_be_grepped(busy: Scene) -> None:
     ]
     apart = document(replace(busy.look(), without_tasks=("b",)))
     assert list(findings(apart, {}))[-1] == "member_without_tasks b"
+    cold = document(replace(busy.look(), without_warm=("b",)))
+    assert list(findings(cold, {}))[-1] == "member_without_warm b"
 
 
 def test_values_keep_a_line_in_one_piece() -> None:
