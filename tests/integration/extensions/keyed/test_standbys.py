@@ -124,6 +124,8 @@ def test_each_fact_counts_once_while_owners_and_standbys_are_killed(site: Site, 
         daemons[name].start()
     arrived(site, daemons["a"], output, len(sent))
     for daemon in daemons.values():
+        # the last one to be started may have had no part in it
+        daemon.wait_event("controller_started", WAIT)
         daemon.signal(signal.SIGTERM)
         assert daemon.wait() == 0
     require_exact(site, output, sent)
