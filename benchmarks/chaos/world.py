@@ -46,21 +46,29 @@ _ROOT = Path(__file__).parents[2]
 #: The file in a channel's folder that says where its results are, where that is a topic.
 PLACE = "topics.json"
 
-#: A sink that keeps offsets, one that does not with each of the places for them, and counts by key.
+
+def _counting(topic: str, **state: object) -> Mapping[str, Any]:
+    """Return a channel that counts by key, with outputs in a topic."""
+    return {
+        "processor": {
+            "type": "keyed",
+            "reducer": "benchmarks.chaos.keyed:count",
+            "engine": "arrow",
+            "state": {"checkpoint": "1s", **state},
+        },
+        "sink": {"type": "kafka", "topic": topic},
+    }
+
+
+#: A sink that keeps offsets, one that does not with each of the places for them, and counts by key,
+#: with copies of the state as well.
 CHANNELS: Mapping[str, Mapping[str, Any]] = {
     "transactional": {"sink": "TransactionalSink"},
     "plain": {"sink": "PlainSink", "offsets": {"type": "kafka", "fencing": "metadata"}},
     "fenced": {"sink": "PlainSink", "offsets": {"type": "kafka", "fencing": "transactions"}},
     "zookeeper": {"sink": "PlainSink", "offsets": {"type": "zookeeper"}},
-    "keyed": {
-        "processor": {
-            "type": "keyed",
-            "reducer": "benchmarks.chaos.keyed:count",
-            "engine": "arrow",
-            "state": {"checkpoint": "1s"},
-        },
-        "sink": {"type": "kafka", "topic": "counts"},
-    },
+    "keyed": _counting("counts"),
+    "standbys": _counting("copied", standbys=1),
 }
 
 

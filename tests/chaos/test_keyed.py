@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.chaos.run import Plan, Run
-from benchmarks.chaos.schedule import Fault, Kind, Schedule
+from benchmarks.chaos.schedule import Fault, Kind, Schedule, draw
 from benchmarks.chaos.world import CHANNELS, Setting
+from tests.chaos.seeds import STANDBYS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,3 +43,19 @@ def test_counts_by_key_are_exact_after_kills_and_freezes(tmp_path: Path) -> None
     counted = figures["counted_by_channel"]["keyed"]
     assert counted["facts"] >= figures["acknowledged"] > 0
     assert counted["rows"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", STANDBYS)
+def test_counts_by_key_are_exact_where_tasks_move_to_copies(tmp_path: Path, seed: int) -> None:
+    """A minute of a drawn schedule: what members go on with from a copy is what was committed."""
+    setting = Setting(partitions=4, channels={"standbys": CHANNELS["standbys"]})
+    report = Run(Plan(draw(seed, 60.0, clean=0.0), setting=setting), tmp_path).report()
+    figures = report.figures
+    assert figures["holds"], report.as_table()
+    counted = figures["counted_by_channel"]["standbys"]
+    assert counted["facts"] >= figures["acknowledged"] > 0
+    assert counted["rows"] > 0
+    logs = [log.read_text(encoding="utf-8") for log in tmp_path.glob("member-*/daemon.log")]
+    assert any("standby_started" in log for log in logs)
