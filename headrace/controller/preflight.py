@@ -60,7 +60,8 @@ def _extras_of(channel: ChannelConfig) -> Iterator[tuple[Steps, Extra]]:
 
 def _kafka(config: Config) -> Iterator[ConfigProblem]:
     kafka = config.kafka
-    if not kafka.properties and kafka.tls is None and kafka.sasl is None:
+    sections = (kafka.tls, kafka.sasl, kafka.oauth)
+    if not kafka.properties and all(section is None for section in sections):
         return
     from headrace.kafka.clients import (  # noqa: PLC0415
         PREFETCH_SHARE,

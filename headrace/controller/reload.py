@@ -355,6 +355,7 @@ class ReloadRun:
         self._pauses |= {name: channel.pauses for name, channel in closed.items()}
         if moves:
             self._move_session(former, desired)
+        self._renew_spark(former, desired)
         shared = {"kafka": desired.kafka, "zookeeper": desired.zookeeper}
         controller.adopt(former.model_copy(update={**shared, "channels": desired.channels}))
         self._open_all(enabled, processors)
@@ -375,10 +376,32 @@ class ReloadRun:
                     f"the former one ({second}), so no channel runs; the process has to be "
                     "restarted"
                 ) from second
-            enabled = {name: c for name, c in former.channels.items() if c.enabled}
-            processors = {n: self._controller.processor(n, c) for n, c in enabled.items()}
-            self._open_all(enabled, processors)
+            self._open_again(former)
             raise
+
+    def _renew_spark(self, former: Config, desired: Config) -> None:
+        """Rebuild Spark where its JVM has to be told of another login, while no channel runs.
+
+        Where it cannot be rebuilt, the channels go on with the former brokers.
+        """
+        if self._controller.spark is None:
+            return
+        moved = former.model_copy(update={"kafka": desired.kafka})
+        if engine_settings(moved) == engine_settings(former):
+            return
+        try:
+            self._rebuild_spark(moved)
+        except (StartError, RetryableError):
+            kept = former.model_copy(update={"zookeeper": desired.zookeeper})
+            self._controller.adopt(kept)
+            self._open_again(kept)
+            raise
+
+    def _open_again(self, config: Config) -> None:
+        """Start all channels as they ran before."""
+        enabled = {name: c for name, c in config.channels.items() if c.enabled}
+        processors = {n: self._controller.processor(n, c) for n, c in enabled.items()}
+        self._open_all(enabled, processors)
 
     def _open_all(
         self, channels: Mapping[str, ChannelConfig], processors: Mapping[str, BatchProcessor]

@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from headrace.config.errors import MASK, subject
 from headrace.config.types.secrets import is_secret
 from headrace.core.errors import ConfigError
+from headrace.kafka.token_file import TOKEN_CALLBACK, TokenFile
 from headrace.telemetry.logs import Repeats
 
 if TYPE_CHECKING:
@@ -148,10 +149,11 @@ _NOWHERE.propagate = False
 def client_properties(config: KafkaConfig) -> dict[str, Any]:
     """Return librdkafka properties, secrets in plain text: for the clients only."""
     properties = config.client_properties()
-    if config.tls is not None or config.sasl is not None:
-        login = "" if config.sasl is None else "SASL_"
+    has_login = config.sasl is not None or config.oauth is not None
+    if config.tls is not None or has_login:
+        login = "SASL_" if has_login else ""
         properties["security.protocol"] = login + ("PLAINTEXT" if config.tls is None else "SSL")
-    properties |= _tls(config) | _sasl(config)
+    properties |= _tls(config) | _sasl(config) | _oauth(config)
     properties["bootstrap.servers"] = ",".join(config.bootstrap_servers)
     return properties
 
@@ -251,7 +253,11 @@ def _without_early_login(properties: Mapping[str, Any]) -> dict[str, Any]:
     mechanisms = {str(properties[name]).upper() for name in _MECHANISMS if name in properties}
     if mechanisms and mechanisms <= _LOGINS_ON_CONNECTIONS:
         return dict(properties)
-    others = {name: v for name, v in properties.items() if not name.startswith("sasl.")}
+    others = {
+        name: v
+        for name, v in properties.items()
+        if not name.startswith("sasl.") and name != TOKEN_CALLBACK
+    }
     if "security.protocol" in others:
         protocol = str(others["security.protocol"]).upper()
         others["security.protocol"] = protocol.replace("SASL_", "")
@@ -309,3 +315,28 @@ def _sasl(config: KafkaConfig) -> dict[str, Any]:
         "sasl.username": sasl.username,
         "sasl.password": sasl.password.get_secret_value(),
     }
+
+
+def _oauth(config: KafkaConfig) -> dict[str, Any]:
+    oauth = config.oauth
+    if oauth is None:
+        return {}
+    found: dict[str, Any] = {"sasl.mechanism": "OAUTHBEARER"}
+    extensions = oauth.extension_texts()
+    if oauth.token_file is not None:
+        # librdkafka reads no token from a file, only assertions that it exchanges for one
+        return found | {TOKEN_CALLBACK: TokenFile(oauth.token_file, extensions)}
+    assert oauth.client_secret is not None, "the section demands it beside token_url"
+    found |= {
+        "sasl.oauthbearer.method": "oidc",
+        "sasl.oauthbearer.token.endpoint.url": oauth.token_url,
+        "sasl.oauthbearer.client.id": oauth.client_id,
+        "sasl.oauthbearer.client.secret": oauth.client_secret.get_secret_value(),
+    }
+    listed = ",".join(f"{name}={value}" for name, value in extensions.items())
+    optional = {
+        "sasl.oauthbearer.scope": oauth.scope,
+        "sasl.oauthbearer.extensions": listed or None,
+        "https.ca.location": oauth.ca_file and str(oauth.ca_file),
+    }
+    return found | {name: value for name, value in optional.items() if value is not None}

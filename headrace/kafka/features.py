@@ -117,7 +117,7 @@ def _needed_features(config: KafkaConfig) -> Iterator[tuple[Steps, str, str | No
     if protocol.endswith("SSL"):
         yield _place_of(config, "tls", "security.protocol"), "TLS", "ssl"
     if protocol.startswith("SASL_"):
-        yield _place_of(config, "sasl", "security.protocol"), "a login by SASL", "sasl"
+        yield _place_of(config, _login_of(config), "security.protocol"), "a login by SASL", "sasl"
         yield from _login(config, given)
     for name in _CODEC:
         if (codec := given.get(name, "").lower()) in _CODECS:
@@ -129,16 +129,22 @@ def _needed_features(config: KafkaConfig) -> Iterator[tuple[Steps, str, str | No
 def _login(config: KafkaConfig, given: dict[str, str]) -> Iterator[tuple[Steps, str, str | None]]:
     named = next((name for name in _MECHANISM if name in given), None)
     mechanism = _USUAL_MECHANISM if named is None else given[named].upper()
-    at = _place_of(config, "sasl", named or "security.protocol", "mechanism")
+    fields = () if config.sasl is None else ("mechanism",)
+    at = _place_of(config, _login_of(config), named or "security.protocol", *fields)
     if mechanism in _MECHANISMS:
         usual = "" if named else ", where sasl.mechanism names no other"
         yield at, f"the login {mechanism}{usual}", _MECHANISMS[mechanism]
         if given.get("sasl.oauthbearer.method", "").lower() == "oidc":
-            yield ("kafka", "properties", "sasl.oauthbearer.method"), "OpenID Connect", "oidc"
+            method = _place_of(config, "oauth", "sasl.oauthbearer.method", "token_url")
+            yield method, "OpenID Connect", "oidc"
     else:
         assert named is not None, "the usual one is known"
         secret = is_secret(config.properties.get(named))
         yield at, subject(given[named], secret=secret), None
+
+
+def _login_of(config: KafkaConfig) -> str:
+    return "sasl" if config.oauth is None else "oauth"
 
 
 def _place_of(config: KafkaConfig, section: str, name: str, *fields: str) -> Steps:

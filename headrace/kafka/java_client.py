@@ -13,9 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from headrace.config import KafkaConfig
+    from headrace.config.models.kafka import KafkaOauth
 
 _PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 _SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
+_TOKENS = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+_TOKENS_HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
 _MODULES = {"PLAIN": _PLAIN, "SCRAM-SHA-256": _SCRAM, "SCRAM-SHA-512": _SCRAM}
 
 #: librdkafka's names for a PEM text and for the file that has it, and Java's for the text. The
@@ -27,6 +30,9 @@ _PEM = {
 }
 _KEY = "ssl.keystore.key"
 _KEY_FORMS = ("-----BEGIN PRIVATE KEY-----", "-----BEGIN ENCRYPTED PRIVATE KEY-----")
+
+
+_ALLOWED = "-Dorg.apache.kafka.sasl.oauthbearer.allowed"
 
 
 def java_client_properties(config: KafkaConfig) -> dict[str, str]:
@@ -42,7 +48,22 @@ def java_client_properties(config: KafkaConfig) -> dict[str, str]:
     found |= {java: given[name] for name, java in JAVA_NAMES.items() if name in given}
     if "security.protocol" in found:
         found["security.protocol"] = found["security.protocol"].upper()
-    return found | _sasl(given) | _tls(given)
+    login = _sasl(given) if config.oauth is None else _oauth(config.oauth)
+    return found | login | _tls(given)
+
+
+def java_options(config: KafkaConfig) -> str:
+    """Return what the command line of a JVM needs for the login, or nothing.
+
+    Java's client takes tokens from no address and no file that is not named there. Versions before
+    4 ask for a file's address among those of servers.
+    """
+    if config.oauth is None:
+        return ""
+    allowed = {"urls": _token_address(config.oauth)}
+    if config.oauth.token_file is not None:
+        allowed["files"] = str(config.oauth.token_file)
+    return " ".join(f"{_ALLOWED}.{kind}={value}" for kind, value in allowed.items())
 
 
 def _text(value: object) -> str:
@@ -58,15 +79,50 @@ def _sasl(given: Mapping[str, str]) -> dict[str, str]:
     if module is None:
         raise _refusal(
             f"the mechanism {mechanism} cannot be handed to Spark's Kafka source, only "
-            f"{', '.join(_MODULES)} can; use kafka.sasl, or source: by_value"
+            f"{', '.join(_MODULES)} can; use kafka.sasl or kafka.oauth, or source: by_value"
         )
     login = f"username={_quoted(given, 'sasl.username')} password={_quoted(given, 'sasl.password')}"
     return {"sasl.mechanism": mechanism, "sasl.jaas.config": f"{module} required {login};"}
 
 
+def _oauth(oauth: KafkaOauth) -> dict[str, str]:
+    login = {f"extension_{name}": value for name, value in oauth.extension_texts().items()}
+    if oauth.client_id is not None and oauth.client_secret is not None:
+        login |= {
+            "clientId": oauth.client_id,
+            "clientSecret": oauth.client_secret.get_secret_value(),
+        }
+    if oauth.scope is not None:
+        login["scope"] = oauth.scope
+    if oauth.ca_file is not None:
+        # its text, as of other certificates: the file need not be on the executors' machines
+        login |= {
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.certificates": _read_pem(oauth.ca_file, "kafka.oauth.ca_file"),
+        }
+    options = "".join(f" {name}={_quoted_text(value)}" for name, value in login.items())
+    return {
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.login.callback.handler.class": _TOKENS_HANDLER,
+        "sasl.oauthbearer.token.endpoint.url": _token_address(oauth),
+        "sasl.jaas.config": f"{_TOKENS} required{options};",
+    }
+
+
+def _token_address(oauth: KafkaOauth) -> str:
+    if oauth.token_url is not None:
+        return oauth.token_url
+    assert oauth.token_file is not None, "the section demands one of them"
+    return oauth.token_file.absolute().as_uri()
+
+
 def _quoted(given: Mapping[str, str], name: str) -> str:
-    text = given.get(name, "").replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{text}"'
+    return _quoted_text(given.get(name, ""))
+
+
+def _quoted_text(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
 
 
 def _tls(given: Mapping[str, str]) -> dict[str, str]:
@@ -94,12 +150,15 @@ def _pem(given: Mapping[str, str], text: str, location: str) -> str | None:
         return given[text]
     if location not in given:
         return None
-    path = Path(given[location])
+    return _read_pem(Path(given[location]), location)
+
+
+def _read_pem(path: Path, name: str) -> str:
     try:
         return path.read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError) as error:
         raise _refusal(
-            f"{path} ({location}) cannot be read as a PEM file for Spark's Kafka source: {error}"
+            f"{path} ({name}) cannot be read as a PEM file for Spark's Kafka source: {error}"
         ) from error
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from headrace.config.errors import FieldConflict
-from headrace.config.models.base import KafkaTls, Reconnects, Section
+from headrace.config.models.base import KafkaTls, OnlyWith, Reconnects, Section
 from headrace.config.types.addresses import KafkaServers
-from headrace.config.types.scalars import FreeText
+from headrace.config.types.scalars import FreeText, LocalPath, Text
 from headrace.config.types.secrets import Properties, PropertyValue, SecretValue, reveal_all
 
 if TYPE_CHECKING:
@@ -80,6 +81,22 @@ _SASL_FIELDS = {
 }
 
 
+#: What kafka.oauth sets, and the field for each. Of all that is about a login, the claim that names
+#: the user is alone beside it.
+_OAUTH_FIELDS = {
+    "sasl.oauthbearer.token.endpoint.url": "token_url",
+    "sasl.oauthbearer.client.id": "client_id",
+    "sasl.oauthbearer.client.credentials.client.id": "client_id",
+    "sasl.oauthbearer.client.secret": "client_secret",
+    "sasl.oauthbearer.client.credentials.client.secret": "client_secret",
+    "sasl.oauthbearer.scope": "scope",
+    "sasl.oauthbearer.extensions": "extensions",
+    "https.ca.location": "ca_file",
+    "https.ca.pem": "ca_file",
+}
+_USER_CLAIM = "sasl.oauthbearer.sub.claim.name"
+
+
 def owned(name: str) -> str | None:
     """Return why ``name`` may not stand in kafka.properties, None where it may."""
     if name.endswith("_cb") or name.startswith("on_"):
@@ -87,32 +104,46 @@ def owned(name: str) -> str | None:
     return _OWNED.get(name)
 
 
-def security(name: str, *, tls: bool, sasl: bool) -> str | None:
+def security(name: str, *, tls: bool, sasl: bool, oauth: bool) -> str | None:
     """Return what ``name`` contradicts, None where it does not.
 
-    With kafka.tls or kafka.sasl Headrace sets the security of the connection; without either
-    the properties do, for mechanisms that kafka.sasl does not have: OAUTHBEARER, and GSSAPI where
-    the librdkafka that is installed has it, which that of confluent-kafka's wheels has not. What it
-    was built without is told before a start (``headrace.kafka.features``).
+    With kafka.tls, kafka.sasl or kafka.oauth Headrace sets the security of the connection; without
+    any the properties do, for logins that neither section has: those of OAUTHBEARER with metadata
+    or assertions, and GSSAPI where the librdkafka that is installed has it, which that of
+    confluent-kafka's wheels has not. What it was built without is told before a start
+    (``headrace.kafka.features``).
     """
-    if not tls and not sasl:
-        return None
-    if name == "security.protocol":
-        return "contradicts kafka.tls and kafka.sasl, which say it; leave it out"
+    if name == "security.protocol" and (tls or sasl or oauth):
+        return "contradicts kafka.tls, kafka.sasl and kafka.oauth, which say it; leave it out"
+    if oauth and (name in _OAUTH_FIELDS or name.startswith("sasl.")):
+        return _said_by_oauth(name)
+    section, field = "", None
     if name.startswith("ssl.") or name in _TLS_FIELDS:
-        if not tls:
-            return "is of TLS, which a connection with kafka.sasl alone has not; add kafka.tls"
         section, field = "kafka.tls", _TLS_FIELDS.get(name)
+        if not tls and (sasl or oauth):
+            login = "kafka.sasl" if sasl else "kafka.oauth"
+            return f"is of TLS, which a connection with {login} alone has not; add kafka.tls"
+        known = tls
     elif name.startswith("sasl."):
-        if not sasl:
-            return (
-                "is of SASL, which a connection with kafka.tls alone has not; add kafka.sasl, or "
-                "leave kafka.tls out and say all with properties"
-            )
         section, field = "kafka.sasl", _SASL_FIELDS.get(name)
+        if not sasl and tls:
+            return (
+                "is of SASL, which a connection with kafka.tls alone has not; add kafka.sasl or "
+                "kafka.oauth, or leave kafka.tls out and say all with properties"
+            )
+        known = sasl
     else:
+        known = False
+    return f"is said by {section}; use {section}.{field}" if known and field else None
+
+
+def _said_by_oauth(name: str) -> str | None:
+    if name == _USER_CLAIM:
         return None
-    return None if field is None else f"is said by {section}; use {section}.{field}"
+    field = _OAUTH_FIELDS.get(name)
+    if field is None:
+        return "contradicts kafka.oauth, which says the whole login; leave it out"
+    return f"is said by kafka.oauth; use kafka.oauth.{field}"
 
 
 #: Properties that mean the same to both clients, by librdkafka's name.
@@ -136,6 +167,7 @@ JAVA_NAMES = {
     "socket.connection.setup.timeout.ms": "socket.connection.setup.timeout.ms",
     "security.protocol": "security.protocol",
     "ssl.key.password": "ssl.key.password",
+    _USER_CLAIM: _USER_CLAIM,
 }
 
 _SECURITY = ("security.", "sasl.", "ssl.", "enable.sasl.", "enable.ssl.", "https.")
@@ -152,8 +184,13 @@ def unknown_to_java(name: str) -> str | None:
         return None
     return (
         "has no counterpart in the Java client of Spark, which a channel with source: "
-        "by_reference reads with; use kafka.tls and kafka.sasl, or source: by_value"
+        "by_reference reads with; use kafka.tls and kafka.sasl or kafka.oauth, or source: by_value"
     )
+
+
+TokenUrl = Annotated[
+    str, Text("an address such as https://login.example/oauth2/token", r"https?://[^\s/@]+(/\S*)?")
+]
 
 
 class KafkaSasl(Section):
@@ -169,6 +206,75 @@ class KafkaSasl(Section):
     """The user's password."""
 
 
+#: As RFC 7628 has them; Kafka's brokers take no other names.
+_EXTENSION = re.compile(r"[A-Za-z]+")
+_SERVER_S_OWN = "auth"
+
+
+def _extension_fault(name: str) -> str | None:
+    if name == _SERVER_S_OWN:
+        return "is the name of the token itself; leave it out"
+    return (
+        None if _EXTENSION.fullmatch(name) else "is no name of an extension, which has letters only"
+    )
+
+
+class KafkaOauth(Section):
+    """Tokens of OAuth 2.0 for the brokers (SASL OAUTHBEARER), for every client of the process.
+
+    Either they are fetched from ``token_url`` with client credentials, or ``token_file`` has one.
+    """
+
+    only: ClassVar = dict.fromkeys(
+        ("client_id", "client_secret", "scope", "ca_file"),
+        (OnlyWith.none_of("token_url", None, example="token_url"),),
+    )
+
+    token_url: Reconnects[TokenUrl | None] = None
+    """The address of tokens, for the grant of client credentials; null: token_file has one."""
+
+    client_id: Reconnects[FreeText | None] = None
+    """The name of the process at token_url."""
+
+    client_secret: Reconnects[SecretValue | None] = None
+    """The secret of client_id."""
+
+    scope: Reconnects[FreeText | None] = None
+    """The scope that is asked for; null: the one that token_url gives by itself."""
+
+    extensions: Reconnects[Annotated[Mapping[str, PropertyValue], Properties(_extension_fault)]] = (
+        Field(default={})
+    )
+    """Names and values for the brokers beside the token, such as logicalCluster."""
+
+    ca_file: Reconnects[LocalPath | None] = None
+    """The certificates that token_url is trusted by, in PEM form; null: those of the system."""
+
+    token_file: Reconnects[LocalPath | None] = None
+    """A file with the token itself, a JWT that something else renews, as Kubernetes does; it is
+    read again before the token ends. By reference, each executor's host needs the file too."""
+
+    def conflicts(self) -> Iterator[FieldConflict]:
+        if self.token_url is None and self.token_file is None:
+            yield FieldConflict((), "says no token; give token_url, or token_file")
+        elif self.token_url is not None and self.token_file is not None:
+            yield FieldConflict(
+                ("token_file",), "has a token, and so has token_url; leave one of them out"
+            )
+        for name in ("client_id", "client_secret"):
+            if self.token_url is not None and getattr(self, name) is None:
+                yield FieldConflict((name,), "is missing, which token_url asks for")
+        for name, value in self.extension_texts().items():
+            if "," in value:
+                yield FieldConflict(
+                    ("extensions", name), "has a comma, which librdkafka takes for the next one"
+                )
+
+    def extension_texts(self) -> dict[str, str]:
+        """Return ``extensions`` as text, secrets in plain text: for the clients only."""
+        return {name: str(value) for name, value in reveal_all(self.extensions).items()}
+
+
 class KafkaConfig(Section):
     """The connection to the Kafka cluster."""
 
@@ -181,14 +287,20 @@ class KafkaConfig(Section):
     sasl: Reconnects[KafkaSasl | None] = None
     """A user name and a password; null: none."""
 
+    oauth: Reconnects[KafkaOauth | None] = None
+    """Tokens of OAuth 2.0 in place of a password; null: none."""
+
     properties: Reconnects[Annotated[Mapping[str, PropertyValue], Properties(owned)]] = Field(
         default={}
     )
     """Any property of librdkafka, except those that Headrace sets itself."""
 
     def conflicts(self) -> Iterator[FieldConflict]:
+        if self.sasl is not None and self.oauth is not None:
+            yield FieldConflict(("oauth",), "is a login, and so is sasl; leave one of them out")
+        tls, sasl, oauth = (each is not None for each in (self.tls, self.sasl, self.oauth))
         for name in self.properties:
-            sentence = security(name, tls=self.tls is not None, sasl=self.sasl is not None)
+            sentence = security(name, tls=tls, sasl=sasl, oauth=oauth)
             if sentence is not None:
                 yield FieldConflict(("properties", name), sentence)
 

@@ -11,13 +11,14 @@ import re
 import sys
 import threading
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.config.types.addresses import MAVEN, is_coordinate
 from headrace.core.errors import ConfigError
 from headrace.core.memory import ARENAS
+from headrace.kafka.java_client import java_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -324,13 +325,23 @@ def spark_channels(desired: config.Config) -> int:
     return sum(channel.enabled and channel.on_spark for channel in desired.channels.values())
 
 
+#: Of the driver and of executors: both read from Kafka by reference.
+_JVM_OPTIONS = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
+
+
 def settings_of(desired: config.Config) -> SparkSettings:
     """Return the settings of the session that the channels of a configuration share.
 
     Raises:
         ConfigError: ``spark.connector`` names a folder without the connector in it.
     """
-    return spark_settings(desired.spark, spark_channels(desired))
+    settings = spark_settings(desired.spark, spark_channels(desired))
+    options = java_options(desired.kafka)
+    if not options:
+        return settings
+    given = settings.properties
+    both = {name: f"{options} {given.get(name, '')}".strip() for name in _JVM_OPTIONS}
+    return replace(settings, properties={**given, **both})
 
 
 def spark_settings(section: config.SparkConfig, channels: int = 1) -> SparkSettings:

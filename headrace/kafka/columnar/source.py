@@ -19,6 +19,7 @@ from headrace.kafka.columnar import library
 from headrace.kafka.errors import LibraryMissingError
 from headrace.kafka.ports import Fetched, RecordSource
 from headrace.kafka.source import LOCAL_TIMEOUT
+from headrace.kafka.token_file import TOKEN_CALLBACK
 from headrace.kafka.truncation import NO_EPOCH, note
 
 if TYPE_CHECKING:
@@ -86,6 +87,10 @@ class Consumer:
         name, value = _IN_PYTHON
         if properties.get(name) == value:
             raise LibraryMissingError(f"only the Python client knows {name}={value}")
+        if TOKEN_CALLBACK in properties:
+            raise LibraryMissingError(
+                "only the Python client reads tokens from kafka.oauth.token_file"
+            )
         #: The leader epochs of the last records of the last take.
         self.leader_epochs: dict[TopicPartition, int] = {}
         self._library = library.load()

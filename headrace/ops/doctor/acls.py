@@ -132,6 +132,8 @@ def principal(kafka: KafkaConfig) -> str:
     """Return who the brokers take the process for, as far as the configuration tells."""
     if kafka.sasl is not None:
         return f"User:{kafka.sasl.username}"
+    if kafka.oauth is not None:
+        return "User:<subject of the token of kafka.oauth>"
     if kafka.tls is not None and kafka.tls.certificate_file is not None:
         return "User:CN=<subject of kafka.tls.certificate_file>"
     return "User:ANONYMOUS"

@@ -76,12 +76,12 @@ def test_properties_that_headrace_owns_are_refused(
         (
             "tls: {}",
             "security.protocol",
-            "contradicts kafka.tls and kafka.sasl, which say it; leave it out",
+            "contradicts kafka.tls, kafka.sasl and kafka.oauth, which say it; leave it out",
         ),
         (
             f"sasl: {LOGIN}",
             "security.protocol",
-            "contradicts kafka.tls and kafka.sasl, which say it; leave it out",
+            "contradicts kafka.tls, kafka.sasl and kafka.oauth, which say it; leave it out",
         ),
         ("tls: {}", "ssl.ca.location", "is said by kafka.tls; use kafka.tls.ca_file"),
         ("tls: {}", "ssl.key.password", "is said by kafka.tls; use kafka.tls.key_password"),
@@ -94,8 +94,8 @@ def test_properties_that_headrace_owns_are_refused(
             "tls: {}",
             "sasl.mechanism",
             (
-                "is of SASL, which a connection with kafka.tls alone has not; add kafka.sasl, or "
-                "leave kafka.tls out and say all with properties"
+                "is of SASL, which a connection with kafka.tls alone has not; add kafka.sasl or "
+                "kafka.oauth, or leave kafka.tls out and say all with properties"
             ),
         ),
         (f"sasl: {LOGIN}", "sasl.mechanisms", "is said by kafka.sasl; use kafka.sasl.mechanism"),

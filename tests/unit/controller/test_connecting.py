@@ -119,3 +119,39 @@ def test_no_session_at_all_asks_for_a_new_process(world: World) -> None:
     failure = world.controller.wait(5.0)
     assert isinstance(failure, FatalError)
     assert "no ZooKeeper session" in str(failure)
+
+
+def test_spark_learns_of_another_address_for_tokens(world: World) -> None:
+    """The session is built again for another address, and stays for another secret."""
+    world.channel("main", processor={"type": "spark", "reducer": "jobs:reduce"}, sink="noop")
+    assert world.reload().outcome is ReloadOutcome.APPLIED
+    world.controller._spark_session()
+    login = {"token_url": "http://one/token", "client_id": "a", "client_secret": "b"}
+    world.write(kafka={"oauth": login})
+    assert world.reload().outcome is ReloadOutcome.APPLIED
+    (settings,) = world.controller.spark_settings
+    options = settings.properties["spark.executor.extraJavaOptions"]
+    assert options.endswith("allowed.urls=http://one/token")
+    world.write(kafka={"oauth": {**login, "client_secret": "c"}})
+    assert world.reload().outcome is ReloadOutcome.APPLIED
+    assert len(world.controller.spark_settings) == 1
+    delivers(world)
+
+
+def test_channels_go_on_where_spark_cannot_be_told_of_an_address(world: World) -> None:
+    """They run with the former login, the change is pending, and is tried again."""
+    world.channel("main", processor={"type": "spark", "reducer": "jobs:reduce"}, sink="noop")
+    world.reload()
+    world.controller._spark_session()
+    world.broken["spark"] = StartError("no JVM")
+    login = {"token_url": "http://one/token", "client_id": "a", "client_secret": "b"}
+    world.write(kafka={"oauth": login})
+    world.reload()
+    assert set(world.pending().values()) == {"no JVM"}
+    assert world.controller.config.kafka.oauth is None
+    delivers(world)
+    world.broken.clear()
+    world.reload()
+    assert not world.pending()
+    assert world.controller.config.kafka.oauth is not None
+    delivers(world)
