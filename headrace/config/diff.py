@@ -85,13 +85,17 @@ class _Pair:
 
 
 def _sections(at: Steps, pair: _Pair) -> Iterator[ConfigChange]:
+    # a section that does not exist with the other values of either side is in neither file
+    old, new = pair.old or {}, pair.new or {}
+    if not old and not new:
+        return
     for attribute, field in type(pair.before).model_fields.items():
         name = field.alias or attribute
         inner = _Pair(
             getattr(pair.before, attribute),
             getattr(pair.after, attribute),
-            pair.old.get(name),
-            pair.new.get(name),
+            old.get(name),
+            new.get(name),
         )
         yield from _values((*at, name), inner, pair.after.effect_of(attribute))
 

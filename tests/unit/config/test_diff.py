@@ -150,3 +150,22 @@ def test_other_topics_start_a_channel_again_that_works_in_tasks(
     other["channels"]["one"]["topics"] = ["a", "b"]
     (change,) = diff(Config.model_validate(base), Config.model_validate(other))
     assert (change.path, change.effect) == ("channels.one.topics", effect)
+
+
+_REFERENCE = "spark: {connector: maven}\n" + CHANNELS + "    source: by_reference\n"
+
+
+def test_a_section_that_does_not_exist_has_not_changed(tmp_path: Path) -> None:
+    """A channel without a buffer is compared as others are, and shows its own changes alone."""
+    before = loaded(tmp_path, _REFERENCE)
+    assert diff(before, before) == ()
+    (change,) = diff(before, loaded(tmp_path, _REFERENCE + "    workers: 7\n"))
+    assert change.path == "channels.flights.workers"
+
+
+def test_a_section_that_comes_into_existence_is_a_part_of_the_change(tmp_path: Path) -> None:
+    """The source is among the changes, whichever way it goes."""
+    by_value = loaded(tmp_path, "spark: {connector: maven}\n" + CHANNELS)
+    by_reference = loaded(tmp_path, _REFERENCE)
+    for before, after in ((by_value, by_reference), (by_reference, by_value)):
+        assert "channels.flights.source" in {change.path for change in diff(before, after)}
