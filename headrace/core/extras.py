@@ -52,6 +52,9 @@ class Extra(Enum):
     )
     """Traces of batches, and metrics and logs for a collector; also by the name ``tracing``."""
 
+    TOKENS = ("local", {"joserfc": "joserfc", "cryptography": "cryptography"})
+    """The issuer of tokens and the certificates of ``headrace local up --secured``."""
+
     def __init__(self, extra: str, libraries: dict[str, str]) -> None:
         self.extra = extra
         self.libraries = libraries

@@ -64,6 +64,14 @@ def up(
             "records, if it is there, go to topics that are made for them, and to no others.",
         ),
     ] = None,
+    secured: Annotated[
+        bool,
+        typer.Option(
+            "--secured",
+            help="Give the broker another door besides, with TLS, a user who has rights, SCRAM, "
+            "and OAuth with an issuer of tokens; prints what a configuration needs for it.",
+        ),
+    ] = False,
 ) -> None:
     """Start the servers and leave them running; harmless if they run already.
 
@@ -74,7 +82,7 @@ def up(
     from headrace.devstack.records import produce_records  # noqa: PLC0415 - takes a while to import
 
     with _errors_shown():
-        state = detached.up(directory)
+        state = detached.up(directory, secured=secured)
         _show(state)
         folder, only_new = records or _USUAL_RECORDS, records is None
         for file, count in produce_records(folder, state.bootstrap_servers, only_new=only_new):
@@ -82,6 +90,8 @@ def up(
     if directory != default_directory() and not detached.has_usual_ports(state):
         kafka, zookeeper = state.bootstrap_servers, state.zookeeper_hosts
         typer.echo(f"for a project of headrace init: export KAFKA={kafka} ZOOKEEPER={zookeeper}")
+    if state.secured is not None:
+        typer.echo(f"through the secured door, by SCRAM or by oauth:\n{state.secured.sections()}")
     typer.echo(f"stop them with: headrace local down --dir {directory}")
 
 

@@ -18,10 +18,12 @@ from headrace.core.processes import python_command
 from headrace.devstack.errors import LocalStackError
 from headrace.devstack.jars import kafka_jars
 from headrace.devstack.jvm import require_java
+from headrace.devstack.secured import Secured
 from headrace.devstack.server import LOOPBACK, PortBook, ProcessState
 from headrace.devstack.stack import (
     PORTS_FILE,
     STOP_TIMEOUT_S,
+    Blueprint,
     LocalStack,
     StackState,
     read_state,
@@ -54,13 +56,19 @@ def has_usual_ports(state: StackState) -> bool:
     return [state.zookeeper_hosts, state.bootstrap_servers] == addresses
 
 
-def up(directory: Path) -> StackState:
+def up(directory: Path, *, secured: bool = False) -> StackState:
     """Start a stack in ``directory`` that stays, unless one runs there already. Blocks.
 
     Raises:
-        LocalStackError: the stack did not start; nothing is left running.
+        LocalStackError: the stack did not start, and nothing is left running; or one runs there
+            that is not ``secured``.
     """
     if state := running_state(directory):
+        if secured and state.secured is None:
+            raise LocalStackError(
+                f"the local stack that runs in {directory} is not secured; stop it with: headrace "
+                f"local down --dir {directory}"
+            )
         return state
     directory.mkdir(parents=True, exist_ok=True)
     remove_state(directory)
@@ -68,7 +76,7 @@ def up(directory: Path) -> StackState:
     write_addresses(directory, *_expected(directory))
     require_java()
     kafka_jars()
-    said = _start_keeper(directory, Deadline.after(FAR_S + _PATIENCE_S))
+    said = _start_keeper(directory, secured, Deadline.after(FAR_S + _PATIENCE_S))
     state = running_state(directory)
     if said != READY or state is None:
         raise LocalStackError(said or f"the stack did not start; see {_log(directory)}")
@@ -113,12 +121,13 @@ def _left_processes(state: StackState) -> list[str]:
     ]
 
 
-def _start_keeper(directory: Path, deadline: Deadline) -> str:
+def _start_keeper(directory: Path, secured: bool, deadline: Deadline) -> str:
     """Start the keeper and return what it says about the start."""
     command = python_command(
         "import pathlib; from headrace.devstack.detached import main; "
-        "sys.exit(main(pathlib.Path(sys.argv[1])))",
+        "sys.exit(main(pathlib.Path(sys.argv[1]), secured=sys.argv[2:] == ['secured']))",
         str(directory),
+        *(["secured"] if secured else []),
     )
     with (
         _log(directory).open("ab") as log,
@@ -150,7 +159,7 @@ log = structlog.get_logger(__name__)
 READY = "ready"
 
 
-def main(directory: Path) -> int:
+def main(directory: Path, *, secured: bool = False) -> int:
     """Keep a stack in ``directory`` until told to stop, and return the exit code."""
     if os.fork():
         # Without the parent's own clean-up: the child still needs what it holds.
@@ -161,7 +170,8 @@ def main(directory: Path) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
     try:
-        with LocalStack.start(directory, usual_ports=USUAL_PORTS) as stack:
+        blueprint = Blueprint(secured=Secured() if secured else None)
+        with LocalStack.start(directory, blueprint=blueprint, usual_ports=USUAL_PORTS) as stack:
             os.write(outcome, READY.encode())
             StackState.of(stack).write(directory)
             write_addresses(directory, stack.bootstrap_servers, stack.zookeeper_hosts)

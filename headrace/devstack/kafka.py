@@ -15,7 +15,7 @@ from headrace.kafka.errors import KafkaUnavailableError
 from headrace.kafka.survey import KafkaSurvey
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 
@@ -71,7 +71,7 @@ class KafkaBroker(LocalServer):
     without any it is a cluster of its own.
     ``properties`` are added to the broker's own, and win over them. One that is ``short_lived``
     takes less than two thirds of the processor time for its start and its first topics, and more
-    for each record.
+    for each record. ``flags`` are the JVM's.
     """
 
     def __init__(
@@ -84,6 +84,7 @@ class KafkaBroker(LocalServer):
         properties: Mapping[str, str] | None = None,
         node_id: int = 1,
         short_lived: bool = False,
+        flags: Sequence[str] = (),
     ) -> None:
         super().__init__(f"kafka-{node_id}", directory)
         self.node_id = node_id
@@ -91,7 +92,7 @@ class KafkaBroker(LocalServer):
         self._controllers = dict(controllers or {node_id: free_port()})
         self._cluster_id = cluster_id or new_cluster_id()
         self._properties = dict(properties or {})
-        self._flags = [SHORT_LIVED] if short_lived else []
+        self._flags = [*([SHORT_LIVED] if short_lived else []), *flags]
 
     @property
     def address(self) -> str:

@@ -14,8 +14,18 @@ from pydantic import TypeAdapter, ValidationError
 
 from headrace.core.clock import Deadline
 from headrace.devstack.errors import LocalStackError, PortTakenError
+from headrace.devstack.issuer import TokenIssuer
 from headrace.devstack.jars import kafka_jars
 from headrace.devstack.kafka import KafkaBroker, new_cluster_id
+from headrace.devstack.secured import (
+    ALLOWED_URLS,
+    BrokerPorts,
+    Secured,
+    SecuredAccess,
+    admit_user,
+    door_properties,
+    make_certificates,
+)
 from headrace.devstack.server import LOOPBACK, PortBook, ProcessIdentity, ProcessState
 from headrace.devstack.wait import FAR_S
 from headrace.devstack.zookeeper import ZooKeeperServer
@@ -33,13 +43,15 @@ class Blueprint:
 
     Several ZooKeeper servers form an ensemble. Several brokers form a cluster in which each one is
     a controller as well, and which keeps its own topics on up to three of them. ``short_lived``
-    brokers start sooner and serve more slowly, as tests want it.
+    brokers start sooner and serve more slowly, as tests want it. ``secured`` brokers have another
+    door besides, with TLS and logins.
     """
 
     zookeepers: int = 1
     brokers: int = 1
     properties: Mapping[str, str] = field(default_factory=dict)
     short_lived: bool = False
+    secured: Secured | None = None
 
     def zookeeper_servers(self, directory: Path, ports: PortBook) -> list[ZooKeeperServer]:
         """Return the servers, not started, with data below ``directory``."""
@@ -59,25 +71,43 @@ class Blueprint:
             for number in _numbers(self.zookeepers)
         ]
 
-    def kafka_brokers(self, directory: Path, ports: PortBook) -> list[KafkaBroker]:
+    def issuer(self, directory: Path, ports: PortBook) -> TokenIssuer | None:
+        """Return the issuer of tokens, not started; None where no door takes any."""
+        if self.secured is None:
+            return None
+        return TokenIssuer(
+            directory / "issuer", port=ports.port("issuer"), seconds=self.secured.token_seconds
+        )
+
+    def kafka_brokers(
+        self, directory: Path, ports: PortBook, issuer: TokenIssuer | None = None
+    ) -> list[KafkaBroker]:
         """Return the brokers, not started, with data below ``directory``."""
         controllers = {
             number: ports.port(f"kafka-{number}-controller") for number in _numbers(self.brokers)
         }
         properties = {**_replicated(self.brokers), **self.properties}
         cluster_id = _cluster_id(directory)
-        return [
-            KafkaBroker(
+        made = []
+        for number in _numbers(self.brokers):
+            port, flags = ports.port(f"kafka-{number}"), []
+            if issuer is not None:
+                door = ports.port(f"kafka-{number}-secured")
+                doors = BrokerPorts(port, door, controllers[number])
+                properties = {**properties, **door_properties(directory, doors, issuer)}
+                flags = [f"{ALLOWED_URLS}={issuer.keys_url}"]
+            broker = KafkaBroker(
                 directory / f"kafka-{number}",
-                port=ports.port(f"kafka-{number}"),
+                port=port,
                 controllers=controllers,
                 cluster_id=cluster_id,
                 properties=properties,
                 node_id=number,
                 short_lived=self.short_lived,
+                flags=flags,
             )
-            for number in _numbers(self.brokers)
-        ]
+            made.append(broker)
+        return made
 
 
 def _numbers(count: int) -> range:
@@ -143,6 +173,7 @@ class StackState:
     zookeeper_hosts: str
     bootstrap_servers: str
     servers: tuple[ServerEntry, ...]
+    secured: SecuredAccess | None = None
 
     @classmethod
     def of(cls, stack: LocalStack) -> StackState:
@@ -154,7 +185,9 @@ class StackState:
             for server in stack.servers
             if server.identity is not None
         )
-        return cls(keeper, stack.zookeeper_hosts, stack.bootstrap_servers, tuple(entries))
+        return cls(
+            keeper, stack.zookeeper_hosts, stack.bootstrap_servers, tuple(entries), stack.secured
+        )
 
     @property
     def kept(self) -> bool:
@@ -208,11 +241,18 @@ class LocalStack:
     """
 
     def __init__(
-        self, directory: Path, zookeepers: Sequence[ZooKeeperServer], brokers: Sequence[KafkaBroker]
+        self,
+        directory: Path,
+        zookeepers: Sequence[ZooKeeperServer],
+        brokers: Sequence[KafkaBroker],
+        issuer: TokenIssuer | None = None,
     ) -> None:
         self.directory = directory
         self.zookeepers = list(zookeepers)
         self.brokers = list(brokers)
+        self.issuer = issuer
+        #: The way through the secured door, once the brokers run; None without one.
+        self.secured: SecuredAccess | None = None
         self._lock: IO[str] | None = None
 
     @classmethod
@@ -264,13 +304,23 @@ class LocalStack:
         deadline: Deadline,
         blueprint: Blueprint,
     ) -> LocalStack:
+        issuer = blueprint.issuer(directory, ports)
         stack = cls(
             directory,
             blueprint.zookeeper_servers(directory, ports),
-            blueprint.kafka_brokers(directory, ports),
+            blueprint.kafka_brokers(directory, ports, issuer),
+            issuer,
         )
         try:
-            _start_all(stack.servers, deadline, lock)
+            if issuer is not None:
+                # a broker that cannot fetch the keys does not start
+                make_certificates(directory)
+                _start_all([issuer], deadline, lock)
+            _start_all([*stack.zookeepers, *stack.brokers], deadline, lock)
+            if issuer is not None:
+                admit_user(directory, stack.bootstrap_servers, deadline)
+                door = [ports.port(f"kafka-{broker.node_id}-secured") for broker in stack.brokers]
+                stack.secured = SecuredAccess.of(directory, door, issuer)
         except BaseException:
             stack.stop(Deadline.after(0))
             raise
@@ -281,7 +331,8 @@ class LocalStack:
     @property
     def servers(self) -> list[LocalServer]:
         """Return all servers, ZooKeeper's first."""
-        return [*self.zookeepers, *self.brokers]
+        issuers = [] if self.issuer is None else [self.issuer]
+        return [*self.zookeepers, *self.brokers, *issuers]
 
     @property
     def zookeeper(self) -> ZooKeeperServer:

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from headrace.devstack import cli, detached, stack
 from headrace.devstack.errors import LocalStackError
+from headrace.devstack.secured import SecuredAccess
 from headrace.devstack.server import ProcessIdentity
 
 
@@ -26,9 +27,10 @@ def _run(command: str, directory: Path) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_a_state_is_read_as_it_was_written(tmp_path: Path) -> None:
+@pytest.mark.parametrize("access", [None, SecuredAccess("127.0.0.1:3", "http://i", "a", "b", "c")])
+def test_a_state_is_read_as_it_was_written(tmp_path: Path, access: SecuredAccess | None) -> None:
     """Writing and reading give back the same value."""
-    written = _state_of(os.getpid())
+    written = replace(_state_of(os.getpid()), secured=access)
     written.write(tmp_path)
     assert stack.read_state(tmp_path) == written
 
@@ -117,3 +119,11 @@ def test_a_stack_that_does_not_start_leaves_where_it_would_be(
     assert _run("down", tmp_path)[0] == 0
     assert not (tmp_path / "kafka").exists()
     assert not (tmp_path / "zookeeper").exists()
+
+
+def test_a_stack_without_the_secured_door_is_not_taken_for_one(tmp_path: Path) -> None:
+    """The stack that runs is left alone, and the sentence says how to stop it."""
+    _state_of(os.getpid()).write(tmp_path)
+    with pytest.raises(LocalStackError, match="not secured; stop it with: headrace local down"):
+        detached.up(tmp_path, secured=True)
+    assert detached.up(tmp_path) == stack.read_state(tmp_path)

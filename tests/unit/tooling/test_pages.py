@@ -36,7 +36,13 @@ _CHANNEL: dict[str, Any] = {
     "processor": {"type": "spark", "reducer": "reducers:reduce"},
 }
 
-_ENVIRONMENT = {"HOME": "/home/me", "KAFKA": "localhost:9092", "ZOOKEEPER": "localhost:2181"}
+_ENVIRONMENT = {
+    "HOME": "/home/me",
+    "KAFKA": "localhost:9092",
+    "KAFKA_KEY": "key",
+    "KAFKA_SECRET": "secret",
+    "ZOOKEEPER": "localhost:2181",
+}
 
 #: A function, method, class or constant as pages name it: its file, below the repository or below
 #: headrace/, and its name in there.
