@@ -166,6 +166,13 @@ class InboundKafkaChannel:
         """Return where each held partition stands at this moment, down to a running callback."""
         return self._runtime.manager.snapshots()
 
+    def unanswered(self) -> tuple[TopicPartition, ...]:
+        """Return the partitions that wait for a leader that does not answer.
+
+        Brokers may be away, or let no client in. Any thread; does not block.
+        """
+        return self._runtime.lag_watchdog.unanswered()
+
     def held_back(self) -> dict[TopicPartition, str]:
         """Return who holds back which partitions: transactions that do not end; see the log."""
         return self._runtime.lag_watchdog.held_back()

@@ -139,6 +139,7 @@ class LagWatchdog(PeriodicThread):
         self._manager = manager
         self._seen: dict[OwnedPartition, _Seen] = {}
         self._held_back: dict[TopicPartition, str] = {}
+        self._unanswered: tuple[TopicPartition, ...] = ()
         super().__init__(f"{environment.name}-stalls", environment.fail)
 
     def _run(self) -> None:
@@ -148,11 +149,12 @@ class LagWatchdog(PeriodicThread):
     def _check_lag(self) -> None:
         before, self._seen = self._seen, {}
         if not self._fetcher.fetching:
+            self._unanswered = ()
             return
         waiting = {
             owned.partition: owned for owned in self._manager.all() if _waits_for_fetcher(owned)
         }
-        silent = []
+        silent: list[TopicPartition] = []
         for partition, owned in sorted(waiting.items()):
             if self._stopping.is_set():
                 return
@@ -160,7 +162,7 @@ class LagWatchdog(PeriodicThread):
             try:
                 _, end = self._catalog.watermarks(partition, deadline)
             except KafkaUnavailableError:
-                silent.append(str(partition))
+                silent.append(partition)
             else:
                 self._compare(owned, end, before.get(owned))
         self._held_back = {
@@ -168,10 +170,13 @@ class LagWatchdog(PeriodicThread):
             for owned, seen in self._seen.items()
             if seen.held_by is not None
         }
+        self._unanswered = tuple(silent)
         if silent:
             # the client itself says nothing of a partition without a leader
             log.warning(
-                "partition_leader_unavailable", channel=self._environment.name, partitions=silent
+                "partition_leader_unavailable",
+                channel=self._environment.name,
+                partitions=[str(partition) for partition in silent],
             )
 
     def _compare(self, owned: OwnedPartition, end: int, before: _Seen | None) -> None:
@@ -186,6 +191,11 @@ class LagWatchdog(PeriodicThread):
             self._stalled(owned, seen)
         elif end <= position < (owned.high_watermark or 0):
             seen.held_by = before.held_by or self._report_holder(owned)
+
+    def unanswered(self) -> tuple[TopicPartition, ...]:
+        """Return those held whose leader did not answer at the last look. Any thread."""
+        held = {owned.partition for owned in self._manager.all()}
+        return tuple(partition for partition in self._unanswered if partition in held)
 
     def held_back(self) -> dict[TopicPartition, str]:
         """Return who holds back which partitions, as of the last look. Any thread."""

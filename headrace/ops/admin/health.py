@@ -73,6 +73,12 @@ def _reasons_of(name: str, channel: InboundKafkaChannel) -> Iterator[str]:
             f"channel {name}: topic {topic} was deleted: create it again, or take it out of the "
             "configuration"
         )
+    if unanswered := channel.unanswered():
+        more = f" and {len(unanswered) - 1} more partitions" if len(unanswered) > 1 else ""
+        yield (
+            f"channel {name}: the leader of {unanswered[0]}{more} does not answer: brokers are "
+            "away or let no client in, see kafka_client_error in the log"
+        )
     for held, held_by in sorted(channel.held_back().items()):
         yield f"channel {name} {held} is held back by a transaction: {held_by}"
     stranded = [pause for pause in channel.pauses if pause.reason in _STRANDED]

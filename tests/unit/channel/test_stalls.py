@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 
 from headrace.core.clock import Deadline
 from headrace.devstack.wait import wait_for
+from headrace.kafka.errors import KafkaUnavailableError
 from headrace.processors import BatchResponse
 from headrace.telemetry.metrics import Metrics
 from headrace.testing import InMemoryBroker, in_memory_channel, running
@@ -54,6 +55,18 @@ class CommittedCatalog(NotedCatalog):
         """Return the first offset and the end of what is committed."""
         low, end = super().watermarks(partition, deadline)
         return low, min(end, 10)
+
+
+class AwayCatalog(NotedCatalog):
+    """Has the leader of a partition not answer for a while."""
+
+    away = False
+
+    def watermarks(self, partition: TopicPartition, deadline: Deadline) -> tuple[int, int]:
+        """Return what the broker says, where it answers."""
+        if self.away and partition == P0:
+            raise KafkaUnavailableError("no answer in time")
+        return super().watermarks(partition, deadline)
 
 
 def levels(logs: Sequence[MutableMapping[str, object]]) -> list[object]:
@@ -149,3 +162,17 @@ def test_an_idle_or_unanswered_partition_is_not_stalled(
         recorder.futures[0].set_result(BatchResponse.advance())
         recorder.answer = lambda _: advance
     assert not stalls(metrics)
+
+
+def test_a_partition_whose_leader_does_not_answer_is_named(broker: InMemoryBroker) -> None:
+    """It is told as long as that lasts, and other partitions are not."""
+    catalog = AwayCatalog(broker)
+    channel = in_memory_channel(Recorder(), broker, topic_catalog=catalog)
+    with running(channel):
+        for partition in (P0, P1):
+            assert committed(broker, partition, 10)
+        assert channel.unanswered() == ()
+        catalog.away = True
+        assert wait_for(lambda: channel.unanswered() == (P0,), Deadline.after(PATIENCE))
+        catalog.away = False
+        assert wait_for(lambda: channel.unanswered() == (), Deadline.after(PATIENCE))

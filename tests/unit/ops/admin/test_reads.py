@@ -217,6 +217,20 @@ def test_a_partition_that_a_transaction_holds_back_is_not_ready(
     ]
 
 
+def test_a_partition_whose_leader_does_not_answer_is_not_ready(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reason names the first partition, counts the others and says where to look."""
+    channel = scene.controller.channels["member"]
+    monkeypatch.setattr(channel, "unanswered", lambda: (P0, P1))
+    assert scene.client.get("/health/ready").json()["reasons"] == [
+        (
+            f"channel member: the leader of {P0} and 1 more partitions does not answer: brokers "
+            "are away or let no client in, see kafka_client_error in the log"
+        )
+    ]
+
+
 def test_a_named_topic_that_was_deleted_is_not_ready(
     bare: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
