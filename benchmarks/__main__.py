@@ -26,6 +26,7 @@ NAMES = (
     "keyed",
     "streams",
     "warm",
+    "queries",
     "workflow",
     "scale",
     "startup",
@@ -41,7 +42,7 @@ NAMES = (
 _BY_ROUND = frozenset(
     {
         *("passthrough", "spark", "rejects", "sinks", "pipeline", "realtime", "peers", "keyed"),
-        *("streams", "workflow", "coordination", "lifecycle"),
+        *("streams", "queries", "workflow", "coordination", "lifecycle"),
     }
 )
 

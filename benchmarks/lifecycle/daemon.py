@@ -157,6 +157,11 @@ class Daemon:
         held: list[dict[str, Any]] = found[channel]["partitions"] if channel in found else []
         return held
 
+    @property
+    def access(self) -> tuple[str, str]:
+        """The address of the API, and the token that lets in."""
+        return str(self._api().base_url).rstrip("/"), _TOKEN
+
     def threads(self) -> list[str]:
         """Return the names of all its Python threads, without the numbers of nameless ones."""
         return [_THREAD_NUMBER.sub("", name) for name in self.get("stacks")["threads"]]
