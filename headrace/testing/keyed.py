@@ -35,7 +35,7 @@ from headrace.extensions.keyed.unwritten import Unwritten, UnwrittenTable
 from headrace.sinks.micro_batch import MicroBatch, OffsetRange
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from headrace.core.records import ResultRecord
     from headrace.extensions.keyed.api import KeyedReducer, Timer, TimerClock
@@ -63,27 +63,31 @@ class MemoryStore(StateStore):
         return [None if data is None else decode_row(data) for data in found]
 
     @override
-    def put(
+    def prepare(
         self,
         changes: Sequence[ChangedRows],
         commits: Mapping[int, StoredCommit] | None = None,
         stale: Iterable[tuple[int, DueTimer]] = (),
-    ) -> None:
+    ) -> Callable[[], None]:
         # all of it or nothing: what cannot be encoded fails before anything is kept
         entries: dict[bytes, bytes | None] = {timer_key(*each): None for each in stale}
         rows: dict[PartitionKey, bytes | None] = {}
         for key, change in chain.from_iterable(each.items() for each in changes):
             entries.update(timer_changes(key, change))
             rows[key] = None if change.after is None else encode_row(change.after)
-        for entry, data in entries.items():
-            (self._due.discard if data is None else self._due.add)(entry)
-        for key, data in rows.items():
-            if data is None:
-                self._rows.pop(key, None)
-            else:
-                self._rows[key] = data
-        self._commits.update(commits or {})
-        self._unwritten.put({b"%d %b" % key: data for key, data in rows.items()}, entries)
+
+        def add() -> None:
+            for entry, data in entries.items():
+                (self._due.discard if data is None else self._due.add)(entry)
+            for key, data in rows.items():
+                if data is None:
+                    self._rows.pop(key, None)
+                else:
+                    self._rows[key] = data
+            self._commits.update(commits or {})
+            self._unwritten.put({b"%d %b" % key: data for key, data in rows.items()}, entries)
+
+        return add
 
     @override
     def flush(self) -> None:

@@ -126,6 +126,9 @@ class LayeredState:
     def __init__(self, store: StateStore) -> None:
         self._store = store
         self._lock = Lock()
+        # held while committed rows and the progress that belongs to them are read or changed, and
+        # taken after the other: readers do not wait while a commit is encoded, nor it for many
+        self._committed = Lock()
         self._layers: list[Layer] = []
         self._progress: dict[int, Progress] = {}
         self._problem: StateStoreError | None = None
@@ -138,13 +141,13 @@ class LayeredState:
 
     def begin(self, partition: int, progress: Progress) -> None:
         """Set a partition's progress, before anything of it is staged."""
-        with self._lock:
+        with self._lock, self._committed:
             self._progress[partition] = progress
             self._last_applied.pop(partition, None)
 
     def admit(self, partition: int) -> None:
         """Mark a partition's state as complete."""
-        with self._lock:
+        with self._lock, self._committed:
             self._ready.add(partition)
 
     def release(self, partition: int) -> None:
@@ -152,7 +155,7 @@ class LayeredState:
 
         Also those under way: it comes before the store is emptied.
         """
-        with self._lock:
+        with self._lock, self._committed:
             self._ready.discard(partition)
             self._last_applied.pop(partition, None)
             self._wanted_times.pop(partition, None)
@@ -174,11 +177,11 @@ class LayeredState:
 
     def is_ready(self, partition: int) -> bool:
         """Return whether a partition's state is all there."""
-        with self._lock:
+        with self._committed:
             return partition in self._ready
 
     def _require(self, partitions: set[int]) -> None:
-        with self._lock:
+        with self._committed:
             self._require_ready(partitions)
 
     def _require_ready(self, partitions: set[int]) -> None:
@@ -188,7 +191,7 @@ class LayeredState:
 
     def progress(self, partition: int) -> Progress:
         """Return where a partition is, as committed."""
-        with self._lock:
+        with self._committed:
             return self._progress_of(partition)
 
     def _progress_of(self, partition: int) -> Progress:
@@ -377,7 +380,7 @@ class LayeredState:
             StateStoreError: as of :meth:`get_many`.
         """
         # nothing is committed meanwhile: row and offset belong together
-        with self._lock:
+        with self._committed:
             self._require_ready({key.partition})
             (row,) = self._store.get_many([key])
             return row, self._progress_of(key.partition)
@@ -391,7 +394,7 @@ class LayeredState:
             StateStoreError: as of :meth:`get_many`.
         """
         first = prefix if after is None else max(prefix, after + b"\0")
-        with self._lock:
+        with self._committed:
             self._require_ready({partition})
             rows = takewhile(
                 lambda row: row[0].startswith(prefix), self._store.rows(partition, first)
@@ -405,7 +408,7 @@ class LayeredState:
         Raises:
             StateStoreError: its state is not there yet.
         """
-        with self._lock:
+        with self._committed:
             self._require_ready({partition})
             yield CommittedRows(self._store, partition, self._progress_of(partition))
 
@@ -431,8 +434,10 @@ class LayeredState:
         }
         names = {layer.name for layer in layers}
         with self._lock:
-            self._store.put(changes, commits)
-            self._progress.update(progress)
+            add = self._store.prepare(changes, commits)
+            with self._committed:
+                add()
+                self._progress.update(progress)
             for layer in layers:
                 self._last_applied.update(dict.fromkeys(layer.times, layer.name))
             self._layers = [layer for layer in self._layers if layer.name not in names]

@@ -119,6 +119,10 @@ class StateReader:
             for found in [self._state.progress(number)]
         ]
 
+    def has(self, number: int) -> bool:
+        """Return whether a partition is held and its state is there. Does not block."""
+        return number in self._held() and self._state.is_ready(number)
+
     def standbys(self) -> list[StandbyPartition]:
         """Return the partitions of others of which a copy is kept, by number. Does not block."""
         return [StandbyPartition(*each) for each in sorted(self._followed().items())]

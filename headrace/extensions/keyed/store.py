@@ -49,7 +49,7 @@ from headrace.extensions.keyed.store_folder import StoreFolder
 from headrace.extensions.keyed.unwritten import ABSENT, Unwritten, UnwrittenTable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from headrace.extensions.keyed.changed_rows import ChangedRows
@@ -115,18 +115,28 @@ class StateStore(Protocol):
         """Return the rows, None for each key that has none."""
         ...
 
+    def prepare(
+        self,
+        changes: Sequence[ChangedRows],
+        commits: Mapping[int, StoredCommit] | None = None,
+        stale: Iterable[tuple[int, DueTimer]] = (),
+    ) -> Callable[[], None]:
+        """Encode rows, and return the call that adds them, all or none, and takes little time.
+
+        Reads see them from then on, and :meth:`flush` writes them. Of a row that several change
+        the last one counts. ``commits`` has of which commit the rows of partitions are with that;
+        ``stale`` leave the index of timers.
+        """
+        ...
+
     def put(
         self,
         changes: Sequence[ChangedRows],
         commits: Mapping[int, StoredCommit] | None = None,
         stale: Iterable[tuple[int, DueTimer]] = (),
     ) -> None:
-        """Add rows, all of them or none, which reads see from then on and :meth:`flush` writes.
-
-        Of a row that several change the last one counts. ``commits`` has of which commit the rows
-        of partitions are with that; ``stale`` leave the index of timers.
-        """
-        ...
+        """Add rows at once, as :meth:`prepare` has them."""
+        self.prepare(changes, commits, stale)()
 
     def flush(self) -> None:
         """Write what was put before the call to the disk.
@@ -654,12 +664,12 @@ class RocksStore(StateStore):
             self._room += len(freed) + len(oldest) + _ENTRY_BYTES
 
     @override
-    def put(
+    def prepare(
         self,
         changes: Sequence[ChangedRows],
         commits: Mapping[int, StoredCommit] | None = None,
         stale: Iterable[tuple[int, DueTimer]] = (),
-    ) -> None:
+    ) -> Callable[[], None]:
         rows: dict[bytes, bytes | None] = {}
         timers: dict[bytes, bytes | None] = {timer_key(*each): None for each in stale}
         partitions = {number for each in changes for number in each.partitions}
@@ -670,13 +680,17 @@ class RocksStore(StateStore):
             timers |= self._count_changes(each, growth)
             for key, change in each.items() if self._phase_of is not None else ():
                 added = summed(added, self._tally(change, growth.get(key.partition)))
-        with self._lock:
-            for number in partitions:
-                self._timed.pop(number, None)
-            self._unwritten.put(rows, timers)
-            self._unwritten.commits.update(commits or {})
-            self._grow(growth, partitions)
-            self._added = summed(self._added, added)
+
+        def add() -> None:
+            with self._lock:
+                for number in partitions:
+                    self._timed.pop(number, None)
+                self._unwritten.put(rows, timers)
+                self._unwritten.commits.update(commits or {})
+                self._grow(growth, partitions)
+                self._added = summed(self._added, added)
+
+        return add
 
     def _count_changes(
         self, changes: ChangedRows, growth: Mapping[int, _Count]

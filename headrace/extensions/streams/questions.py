@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 
 class KeyQuestion(NamedTuple):
-    """A key, and of its windows those from ``since`` on and before ``until``, in milliseconds.
+    """Keys, and of their windows those from ``since`` on and before ``until``, in milliseconds.
 
     What counts is the start of tumbling and hopping windows, and the end of others.
     """
 
-    key: bytes
+    keys: Collection[bytes]
     since: int | None = None
     until: int | None = None
 

@@ -115,14 +115,19 @@ class Reads:
     """The endpoints that read. Plain functions run on a pool of threads, and may block."""
 
     def __init__(
-        self, controller: Controller, process: Process, builder: StatusBuilder, clock: Clock
+        self,
+        controller: Controller,
+        process: Process,
+        builder: StatusBuilder,
+        stores: StoreReads,
+        clock: Clock,
     ) -> None:
         self._controller = controller
         self._process = process
         self._builder = builder
         self._clock = clock
         self._state = StateReads(controller)
-        self._stores = StoreReads(controller)
+        self._stores = stores
         self._taps = TapReads(process, lambda: Redaction(controller.config.admin.redact), clock)
 
     def partitions(self, name: ChannelName) -> d.Partitions:

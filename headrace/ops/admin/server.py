@@ -21,12 +21,14 @@ from headrace.core.processes import ProcessRecord, forget
 from headrace.ops.admin.auth import FULL, Certificate, Folder, Guard, Rules
 from headrace.ops.admin.changes import Changes
 from headrace.ops.admin.history import INTERVAL, Rates
+from headrace.ops.admin.key_questions import KeyQuestions
 from headrace.ops.admin.loglevels import LogLevels
 from headrace.ops.admin.models import handle_errors
 from headrace.ops.admin.page_files import SafeHeaders, page_routes
 from headrace.ops.admin.reads import Reads
 from headrace.ops.admin.rejects import FILE, Rejects
 from headrace.ops.admin.status import StatusBuilder
+from headrace.ops.admin.stores import StoreReads
 from headrace.version import VERSION
 
 if TYPE_CHECKING:
@@ -80,11 +82,13 @@ def create_app(
     changes = Changes(
         controller, process, deployment, log_levels=log_levels, rejects=rejects, clock=clock
     )
-    reads = Reads(controller, process, builder, clock)
+    stores = StoreReads(controller)
+    reads = Reads(controller, process, builder, stores, clock)
     guarded = partial(rules.needs_proof, "GET")
     app.include_router(reads.router(bearer, guarded), tags=["look"])
     app.include_router(changes.router(dependencies=[bearer]), tags=["change"])
     app.router.routes.extend(page_routes())
+    app.add_middleware(KeyQuestions, reads=stores)
     app.add_middleware(Guard, rules=rules)
     app.add_middleware(SafeHeaders)
     return app

@@ -6,7 +6,7 @@ text.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from fastapi import Path, Query, Response
 
+from headrace.core.errors import HeadraceError
 from headrace.core.positions import parse_moment
 from headrace.extensions.keyed.codecs import partition_of
 from headrace.extensions.streams.errors import QuestionError
@@ -235,6 +236,15 @@ class _AskedStore(NamedTuple):
         return f"/api/v1/topologies/{topology}/stores/{store}"
 
 
+class StoreQuestion(NamedTuple):
+    """A store that is asked for keys, and the bounds of their windows as a request has them."""
+
+    topology: str
+    store: str
+    since: str | None = None
+    until: str | None = None
+
+
 class StoreReads:
     """The endpoints of topologies' stores. Every method may block.
 
@@ -271,8 +281,9 @@ class StoreReads:
         """Return the rows of a key."""
         asked = self._asked(topology, store)
         bounds = _bounds(asked, {"from": since, "to": until})
-        question = KeyQuestion(_key_of(asked, key), *bounds)
-        expected = _expected_in(asked, question.key, partition)
+        name = _key_of(asked, key)
+        question = KeyQuestion((name,), *bounds)
+        expected = _expected_in(asked, name, partition)
         # one look for both: what is restored in between was not looked into
         held = {each.partition: each for each in asked.state.partitions()}
         others = held if partition is None and not asked.is_partitioned else ()
@@ -282,16 +293,55 @@ class StoreReads:
             said = {"from": since, "to": until}
             raise self._not_found_error(asked, key, expected, held, said)
         number, found = answered
-        return _answer(
-            KeyRows(
-                topology=topology,
-                store=store,
-                partitions=asked.partitions,
-                position=_position(asked, number, found),
-                rows=[],
-            ),
-            [_row(asked, number, each) for each in found.rows],
-        )
+        rows = [_row(asked, number, each) for each in found.rows]
+        return _answer(_head_of_keys(asked, number, found), rows)
+
+    def rows_of_keys(self, question: StoreQuestion, keys: Sequence[str]) -> list[str | None]:
+        """Return the answers to keys that are asked for together, None where :meth:`rows` says.
+
+        That is where one is not in the partition in which Kafka's own producer puts it, where that
+        is not here, and where the question is refused.
+        """
+        try:
+            asked = self._asked(question.topology, question.store)
+            bounds = _bounds(asked, {"from": question.since, "to": question.until})
+        except HeadraceError:
+            return [None] * len(keys)
+        if not asked.partitions:
+            return [None] * len(keys)
+        names: dict[int, dict[bytes, str]] = {}
+        for key in dict.fromkeys(keys):
+            try:
+                name = _key_of(asked, key)
+            except ApiError:
+                continue
+            names.setdefault(partition_of(name, asked.partitions), {})[name] = key
+        answers: dict[str, str] = {}
+        for number, chosen in names.items():
+            with suppress(HeadraceError):
+                answers |= self._answers_in(asked, number, chosen, bounds)
+        return [answers.get(key) for key in keys]
+
+    @staticmethod
+    def _answers_in(
+        asked: _AskedStore, number: int, keys: Mapping[bytes, str], bounds: Sequence[int | None]
+    ) -> dict[str, str]:
+        """Return the answers to keys of a partition, of those that are there.
+
+        Raises:
+            HeadraceError: the partition cannot be read, or the question is refused.
+        """
+        if not asked.state.has(number):
+            return {}
+        found = asked.reader.get(asked.state, number, KeyQuestion(keys, *bounds))
+        rows: dict[bytes, list[str]] = {}
+        if asked.reader.has_windows and asked.is_partitioned:
+            # no open window is an answer, too
+            rows = {name: [] for name in keys}
+        for each in found.rows:
+            rows.setdefault(each.key, []).append(_row(asked, number, each))
+        head = _head_of_keys(asked, number, found)
+        return {keys[name]: _text_of_answer(head, own) for name, own in rows.items()}
 
     def _find(
         self,
@@ -393,7 +443,7 @@ class StoreReads:
                 ],
                 elsewhere=max(0, asked.partitions - len(held)),
                 rows=[],
-            ),
+            ).model_dump_json(),
             rows,
         )
 
@@ -647,7 +697,21 @@ def _shown_key(key: bytes, output: Output) -> tuple[str, bool]:
     return key.hex(), True
 
 
-def _answer(head: KeyRows | RowsPage, rows: Sequence[str]) -> Response:
+def _head_of_keys(asked: _AskedStore, number: int, found: StoreRows) -> str:
+    """Return what an answer to a key begins with."""
+    return KeyRows(
+        topology=asked.plan.name,
+        store=asked.store.name,
+        partitions=asked.partitions,
+        position=_position(asked, number, found),
+        rows=[],
+    ).model_dump_json()
+
+
+def _text_of_answer(head: str, rows: Sequence[str]) -> str:
     """Return an answer with rows, which are its last member."""
-    text = head.model_dump_json().removesuffix("[]}")
-    return Response(f"{text}[{','.join(rows)}]}}", media_type="application/json")
+    return f"{head.removesuffix('[]}')}[{','.join(rows)}]}}"
+
+
+def _answer(head: str, rows: Sequence[str]) -> Response:
+    return Response(_text_of_answer(head, rows), media_type="application/json")

@@ -36,6 +36,8 @@ from headrace.extensions.streams.windows import SessionWindows, SlidingWindows, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    import numpy.typing as npt
+
     from headrace.extensions.keyed.row import KeyRow
     from headrace.extensions.keyed.state import CommittedRows, Progress
     from headrace.extensions.keyed.state_reader import StateReader
@@ -97,7 +99,10 @@ class StoreReader(Protocol):
     has_windows: bool
 
     def get(self, reader: StateReader, partition: int, question: KeyQuestion) -> StoreRows:
-        """Return the row of a key, or its windows that are not over, the latest one last."""
+        """Return the rows of keys, or their windows that are not over, the latest one last.
+
+        All of them are of one moment. A key without a row has none.
+        """
         ...
 
     def page(self, reader: StateReader, partition: int, question: PageQuestion) -> StoreRows:
@@ -147,9 +152,12 @@ class _RowsByKey:
 
     def get(self, reader: StateReader, partition: int, question: KeyQuestion) -> StoreRows:
         with reader.reading(partition) as rows:
-            value, time = rows.get_many([self._prefix + question.key, self._time])
+            names = [self._prefix + key for key in question.keys]
+            *values, time = rows.get_many([*names, self._time])
             progress = rows.progress
-        found = [] if value is None else self._read([question.key], [value])
+        pairs = zip(question.keys, values, strict=True)
+        there = {key: value for key, value in pairs if value is not None}
+        found = self._read(list(there), list(there.values())) if there else []
         return StoreRows(found, progress, _number(time))
 
     def page(self, reader: StateReader, partition: int, question: PageQuestion) -> StoreRows:
@@ -257,12 +265,15 @@ class _TimeWindows:
             time = _operator_time(rows, self._time)
             numbers = self._open(time, question.since, question.until)
             panes = self._panes_of(numbers)
-            values = rows.get_many([self._pane_key(pane) + question.key for pane in panes])
+            begins = [self._pane_key(pane) for pane in panes]
+            values = rows.get_many([begin + key for key in question.keys for begin in begins])
             progress = rows.progress
         stored = self._rows.layout.decode_texts(values)
         bounds = [self._bounds(number) for number in numbers]
-        merged = self._merge(stored, len(bounds))
-        found = self._rows.finish([question.key] * len(bounds), merged, bounds)
+        firsts = np.arange(len(question.keys)) * len(panes)
+        merged = self._merge(stored, firsts, len(bounds))
+        names = [key for key in question.keys for _ in bounds]
+        found = self._rows.finish(names, merged, bounds * len(question.keys))
         return StoreRows(found, progress, time)
 
     def page(self, reader: StateReader, partition: int, question: PageQuestion) -> StoreRows:
@@ -354,10 +365,13 @@ class _TimeWindows:
             first += question.prefix
         return max(first, self._prefix + question.first)
 
-    def _merge(self, stored: Parts, size: int) -> Parts:
-        """Return the rows of ``size`` windows that follow each other, of those of their panes."""
+    def _merge(self, stored: Parts, firsts: npt.NDArray[np.int64], size: int) -> Parts:
+        """Return the rows of ``size`` windows that follow each other, of those of their panes.
+
+        The first pane of each key is at one of ``firsts``.
+        """
         layout = self._rows.layout
-        starts = np.arange(size) * self._step
+        starts = np.add.outer(firsts, np.arange(size) * self._step).ravel()
         merged = take_rows(stored, starts)
         for at in range(1, self._windows.panes):
             merged = layout.merge(merged, take_rows(stored, starts + at))
@@ -431,7 +445,7 @@ class _WindowsByKey:
             partition,
             PageQuestion(limit=MOST_ROWS),
             (question.since, question.until),
-            lambda key: key == question.key,
+            lambda key: key in question.keys,
         )
         if found.next is not None:
             raise QuestionError(

@@ -6,12 +6,14 @@ import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
+from threading import Event
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from typing_extensions import override
 
 from headrace.core.errors import RetryableError, StartError
 from headrace.extensions.keyed.api import Timer, TimerClock
@@ -36,10 +38,10 @@ from tests.unit.channel.in_memory import eventually
 from tests.unit.channel.recorder import PATIENCE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from headrace.extensions.keyed.store import DueTimer
+    from headrace.extensions.keyed.store import DueTimer, StoredCommit
 
 
 def row(text: str, **timers: Timer) -> KeyRow:
@@ -714,3 +716,46 @@ def is_open(store: RocksStore) -> bool:
     except StateStoreError:
         return False
     return True
+
+
+class _SlowStore(MemoryStore):
+    """A store whose rows take a while to encode: until the test has looked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoding, self.go_on = Event(), Event()
+
+    @override
+    def prepare(
+        self,
+        changes: Sequence[ChangedRows],
+        commits: Mapping[int, StoredCommit] | None = None,
+        stale: Iterable[tuple[int, DueTimer]] = (),
+    ) -> Callable[[], None]:
+        self.encoding.set()
+        assert self.go_on.wait(PATIENCE)
+        return super().prepare(changes, commits, stale)
+
+
+def test_readers_have_the_former_rows_while_a_commit_is_encoded() -> None:
+    """Rows, offset and readiness are read meanwhile, and afterwards those of the commit."""
+    store = _SlowStore()
+    state = admitted(store)
+    state.begin(0, Progress({"t": 1}, 1))
+    key = PartitionKey(0, b"a")
+    change = ChangedRows.of([(key, RowChange(None, row("1")))])
+    layer = Layer("first", change, {0: 5})
+    state.stage(layer)
+    with ThreadPoolExecutor(1) as pool:
+        applied = pool.submit(state.apply, [layer], {0: Progress({"t": 2}, 2)})
+        try:
+            assert store.encoding.wait(PATIENCE)
+            assert state.is_ready(0)
+            with state.reading(0) as rows:
+                assert (rows.get_many([b"a"]), rows.progress.offset) == ([None], 1)
+            assert state.committed(key) == (None, Progress({"t": 1}, 1))
+        finally:
+            store.go_on.set()
+        applied.result(PATIENCE)
+    with state.reading(0) as rows:
+        assert (rows.get_many([b"a"]), rows.progress.offset) == ([b"1"], 2)

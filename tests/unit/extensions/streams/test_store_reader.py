@@ -73,7 +73,7 @@ class Asked:
 
     def get(self, name: bytes, since: int | None = None, until: int | None = None) -> StoreRows:
         """Return the rows of a key."""
-        return self.reader.get(self.state, 0, KeyQuestion(name, since, until))
+        return self.reader.get(self.state, 0, KeyQuestion((name,), since, until))
 
     def pages(self, limit: int, prefix: bytes = b"", window: int | None = None) -> list[StoreRow]:
         """Return all rows, page after page."""
@@ -140,6 +140,23 @@ def test_rows_of_keys_and_pages_are_those_of_the_test_kit(kind: str, data: st.Da
         else (each.key.decode(), each.window.start): json.loads(each.text or "")
         for each in paged
     } == wanted
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_keys_that_are_read_together_have_the_rows_of_each(kind: str) -> None:
+    """A key without a row has none, and two keys do not get each other's windows."""
+    plan = program(kind).plan("shop")
+    (channel,) = plan.channels
+    run = InMemory(plan, channel)
+    run.run("clicks", clicks(7, 60))
+    asked = Asked(run, "sums")
+    together = asked.reader.get(asked.state, 0, KeyQuestion((b"c", b"missing", b"a", b"b")))
+    alone = [asked.get(name) for name in (b"a", b"b", b"c", b"missing")]
+    assert alone[0].rows
+    assert sorted(together.rows, key=repr) == sorted(
+        (row for each in alone for row in each.rows), key=repr
+    )
+    assert all(each.progress == together.progress for each in alone)
 
 
 @pytest.mark.parametrize("kind", KINDS)

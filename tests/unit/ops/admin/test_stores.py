@@ -304,6 +304,21 @@ def test_a_key_that_a_producer_put_elsewhere_is_found_in_its_partition(
 
 
 @pytest.mark.usefixtures("shown")
+def test_a_key_is_answered_alike_with_its_partition_and_without(bare: Scene) -> None:
+    """The answer is the same to the byte, so it does not tell whether keys were read together."""
+    keys = {"a": 0, "ab": 0, "d": 1}
+    paths = [f"totals/{key}" for key in keys]
+    paths += [f"minutes/{key}" for key in keys]
+    paths += ["minutes/a?from=120000", "minutes/a?to=120000&from=60000", "minutes/a?from=x"]
+    for path in paths:
+        key = path.partition("/")[2].partition("?")[0]
+        named = f"{path}{'&' if '?' in path else '?'}partition={keys[key]}"
+        one, other = bare.get(f"{STORES}/{path}"), bare.get(f"{STORES}/{named}")
+        assert (one.status_code, one.content) == (other.status_code, other.content), path
+        assert one.headers["content-type"] == other.headers["content-type"]
+
+
+@pytest.mark.usefixtures("shown")
 def test_a_row_whose_partition_is_restored_is_503(bare: Scene, kept: Kept) -> None:
     """The answer has progress and a time to retry; pages say which partition they lack."""
     kept.state.release(1)
@@ -337,6 +352,8 @@ def test_a_row_whose_partition_changes_while_it_is_looked_for_is_503(
         return found
 
     monkeypatch.setattr(kept.reader, "partitions", look_and_change)
+    # what reads keys together has looked before, and found nothing here
+    monkeypatch.setattr(kept.reader, "has", lambda _: False)
     name, _ = problem(bare.get(f"{STORES}/{path}"), 503)
     assert name == ("restoring" if becomes == "restored" else "unavailable")
 
