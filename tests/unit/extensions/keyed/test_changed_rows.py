@@ -73,7 +73,7 @@ def test_rows_within_a_prefix_are_those_of_one_partition(
 
 
 def test_no_changes_are_of_no_partition() -> None:
-    """What changed nothing has neither rows nor extras."""
+    """Without changes there are neither rows nor extras."""
     assert not NO_CHANGES
     assert (NO_CHANGES.partitions, NO_CHANGES.has_extras) == (frozenset(), False)
     assert NO_CHANGES.by_extras() == (NO_CHANGES, NO_CHANGES)

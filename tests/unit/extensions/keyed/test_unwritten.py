@@ -269,7 +269,7 @@ def test_a_timer_that_is_put_again_is_counted_once(store: RocksStore) -> None:
 def test_rows_that_could_not_be_written_stay_below_those_that_were_put_since(
     store: RocksStore, monkeypatch: pytest.MonkeyPatch, written: int
 ) -> None:
-    """Neither a failed write nor a row that came with it is lost, and each is counted once."""
+    """A failed write loses no row, of those that came with it either, and each is counted once."""
     put(store, {A: KeyRow(b"1"), PartitionKey(1, b"a"): KeyRow(b"2")}, [1, 1])
     write, calls = store._write, 0
 
