@@ -276,8 +276,12 @@ class KafkaController:
         """Set the API's address that channels publish which start from now on."""
         self.admin_url = admin_url
 
-    def processor(self, name: str, channel: ChannelConfig) -> BatchProcessor:
+    def processor(
+        self, name: str, channel: ChannelConfig, kafka: KafkaConfig | None = None
+    ) -> BatchProcessor:
         """Build a channel's processor, which imports what it names. Blocks.
+
+        ``kafka`` is the section that its clients use, by default the one that runs.
 
         Raises:
             StartError: code that it names cannot be imported or has a wrong shape.
@@ -290,7 +294,7 @@ class KafkaController:
             channel,
             self._spark_session,
             self.config.instance_id,
-            self.config.kafka,
+            kafka or self.config.kafka,
             self._identity.directory / "keyed" / name,
         )
         self.code.note(name, channel)

@@ -341,7 +341,8 @@ class ReloadRun:
         """Connect again, once it is known that a server answers there."""
         controller, former = self._controller, self._controller.config
         enabled = {name: c for name, c in desired.channels.items() if c.enabled}
-        processors = {name: controller.processor(name, c) for name, c in enabled.items()}
+        kafka = desired.kafka
+        processors = {name: controller.processor(name, c, kafka) for name, c in enabled.items()}
         for name, channel in enabled.items():
             require_topics(desired.kafka, name, channel, self._deadline_in(LOOK_TIMEOUT))
         moves = any(change.steps[0] == "zookeeper" for change in changes)

@@ -32,7 +32,7 @@ _KEY = "ssl.keystore.key"
 _KEY_FORMS = ("-----BEGIN PRIVATE KEY-----", "-----BEGIN ENCRYPTED PRIVATE KEY-----")
 
 
-_ALLOWED = "-Dorg.apache.kafka.sasl.oauthbearer.allowed"
+_ALLOWED = "-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls"
 
 
 def java_client_properties(config: KafkaConfig) -> dict[str, str]:
@@ -55,15 +55,10 @@ def java_client_properties(config: KafkaConfig) -> dict[str, str]:
 def java_options(config: KafkaConfig) -> str:
     """Return what the command line of a JVM needs for the login, or nothing.
 
-    Java's client takes tokens from no address and no file that is not named there. Versions before
-    4 ask for a file's address among those of servers.
+    Java's client takes tokens from no address that is not named there, from version 4.0 on.
     """
-    if config.oauth is None:
-        return ""
-    allowed = {"urls": _token_address(config.oauth)}
-    if config.oauth.token_file is not None:
-        allowed["files"] = str(config.oauth.token_file)
-    return " ".join(f"{_ALLOWED}.{kind}={value}" for kind, value in allowed.items())
+    address = None if config.oauth is None else config.oauth.token_url
+    return "" if address is None else f"{_ALLOWED}={address}"
 
 
 def _text(value: object) -> str:
@@ -86,6 +81,11 @@ def _sasl(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _oauth(oauth: KafkaOauth) -> dict[str, str]:
+    if oauth.token_url is None:
+        raise _refusal(
+            "Spark's Kafka source reads kafka.oauth.token_file once, and would go on with a token "
+            "that has ended; use kafka.oauth.token_url, or source: by_value"
+        )
     login = {f"extension_{name}": value for name, value in oauth.extension_texts().items()}
     if oauth.client_id is not None and oauth.client_secret is not None:
         login |= {
@@ -104,16 +104,9 @@ def _oauth(oauth: KafkaOauth) -> dict[str, str]:
     return {
         "sasl.mechanism": "OAUTHBEARER",
         "sasl.login.callback.handler.class": _TOKENS_HANDLER,
-        "sasl.oauthbearer.token.endpoint.url": _token_address(oauth),
+        "sasl.oauthbearer.token.endpoint.url": oauth.token_url,
         "sasl.jaas.config": f"{_TOKENS} required{options};",
     }
-
-
-def _token_address(oauth: KafkaOauth) -> str:
-    if oauth.token_url is not None:
-        return oauth.token_url
-    assert oauth.token_file is not None, "the section demands one of them"
-    return oauth.token_file.absolute().as_uri()
 
 
 def _quoted(given: Mapping[str, str], name: str) -> str:

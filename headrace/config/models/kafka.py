@@ -252,7 +252,7 @@ class KafkaOauth(Section):
 
     token_file: Reconnects[LocalPath | None] = None
     """A file with the token itself, a JWT that something else renews, as Kubernetes does; it is
-    read again before the token ends. By reference, each executor's host needs the file too."""
+    read again before the token ends. Not with source: by_reference."""
 
     def conflicts(self) -> Iterator[FieldConflict]:
         if self.token_url is None and self.token_file is None:

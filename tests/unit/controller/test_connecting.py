@@ -138,6 +138,15 @@ def test_spark_learns_of_another_address_for_tokens(world: World) -> None:
     delivers(world)
 
 
+def test_processors_have_the_login_that_channels_connect_with(world: World) -> None:
+    """Sinks and readers by reference log in as the new section says, and not as the former one."""
+    login = {"token_url": "http://one/token", "client_id": "a", "client_secret": "b"}
+    world.write(kafka={"oauth": login})
+    assert world.reload().outcome is ReloadOutcome.APPLIED
+    assert world.connected["main"] == world.controller.config.kafka
+    assert world.connected["main"].oauth is not None
+
+
 def test_channels_go_on_where_spark_cannot_be_told_of_an_address(world: World) -> None:
     """They run with the former login, the change is pending, and is tried again."""
     world.channel("main", processor={"type": "spark", "reducer": "jobs:reduce"}, sink="noop")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pytest
 
     from headrace.channel.bounds import Until
-    from headrace.config import ChannelConfig, Config, ZooKeeperConfig
+    from headrace.config import ChannelConfig, Config, KafkaConfig, ZooKeeperConfig
     from headrace.controller.reports import ReloadReport
     from headrace.core.records import Batch, TopicPartition
     from headrace.extensions.spark.settings import SparkSettings
@@ -56,6 +56,8 @@ class World:
         self.broker = InMemoryBroker()
         self.zookeeper = InMemoryZooKeeper()
         self.recorders: dict[str, list[Recorder]] = {}
+        #: The section that each channel's processor was built with last.
+        self.connected: dict[str, KafkaConfig] = {}
         self.broken: dict[str, Exception] = {}
         self.session_state = SessionState.CONNECTED
         self.answer: Callable[[Batch], object] = lambda _: BatchResponse.advance()
@@ -136,9 +138,12 @@ class _Controller(KafkaController):
         self.session = _Session(world, config.zookeeper.hosts)  # type: ignore[assignment]  # a double
         self.spark_settings: list[SparkSettings] = []
 
-    def processor(self, name: str, channel: ChannelConfig) -> BatchProcessor:
+    def processor(
+        self, name: str, channel: ChannelConfig, kafka: KafkaConfig | None = None
+    ) -> BatchProcessor:
         del channel
         _break(self._world, f"processor {name}")
+        self._world.connected[name] = kafka or self.config.kafka
         return Recorder(self._world.answer)
 
     def replace_session(self, zookeeper: ZooKeeperConfig, deadline: Deadline) -> None:

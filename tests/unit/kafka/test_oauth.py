@@ -111,23 +111,18 @@ def test_java_s_client_logs_in_alike(tmp_path: Path) -> None:
     )
 
 
-def test_java_s_client_reads_a_token_file(tmp_path: Path) -> None:
-    """The file is an address of its own, and nothing of the token is in the properties."""
-    file = tmp_path / "token"
-    found = java_client_properties(section(token_file=str(file)))
-    assert found["sasl.oauthbearer.token.endpoint.url"] == file.as_uri()
-    assert found["sasl.jaas.config"].endswith("OAuthBearerLoginModule required;")
+def test_a_token_file_is_refused_by_reference(tmp_path: Path) -> None:
+    """Java's clients of Spark's connectors read it once, and the token ends."""
+    with pytest.raises(ConfigError, match=r"token_file once.*use kafka\.oauth\.token_url"):
+        java_client_properties(section(token_file=str(tmp_path / "token")))
 
 
-def test_jvms_may_take_tokens_from_the_section_s_places_only(tmp_path: Path) -> None:
-    """Each kind of place is allowed by name; without the section nothing is said."""
+def test_jvms_may_take_tokens_from_the_section_s_address_only(tmp_path: Path) -> None:
+    """The address is allowed by name; a file and no section at all need nothing."""
     allowed = "-Dorg.apache.kafka.sasl.oauthbearer.allowed"
-    file = tmp_path / "token"
     assert java_options(KafkaConfig()) == ""
     assert java_options(section(**FETCHED)) == f"{allowed}.urls={URL}"
-    assert java_options(section(token_file=str(file))) == (
-        f"{allowed}.urls={file.as_uri()} {allowed}.files={file}"
-    )
+    assert java_options(section(token_file=str(tmp_path / "token"))) == ""
 
 
 def test_spark_s_jvms_have_the_options_beside_those_of_the_user(tmp_path: Path) -> None:
