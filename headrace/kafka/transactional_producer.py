@@ -50,6 +50,10 @@ _MOMENT = 0.2
 #: answered, and asks again by itself half a second after an answer that puts it off.
 _INIT_STEP = 0.05
 
+#: Clients that are opened because the brokers put one off. An abort takes milliseconds; where one
+#: cannot end, each would be a connection and a login more for brokers that are in trouble.
+_MOST_OPENED = 10
+
 
 class _Phase(Enum):
     """The phase of the producer's transaction, which decides what follows after a time-out."""
@@ -246,6 +250,7 @@ class TransactionalProducer:
         nothing any more once it is released.
         """
         self._connect(deadline)
+        opened = 0
         while True:
             try:
                 self._producer.init_transactions(max(0.001, deadline.at_most(_INIT_STEP)))
@@ -254,7 +259,8 @@ class TransactionalProducer:
                     raise
                 was_put_off = error.args[0].code() == KafkaError.CONCURRENT_TRANSACTIONS
                 # columns are produced by the very client that they were opened with
-                if was_put_off and self.columns is None:
+                if was_put_off and self.columns is None and opened < _MOST_OPENED:
+                    opened += 1
                     self._producer = self._open()
                     self._connect(deadline)
             else:

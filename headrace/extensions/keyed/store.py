@@ -443,11 +443,12 @@ def _indexed(due: float) -> int:
 class RocksStore(StateStore):
     """A :class:`StateStore` in RocksDB, in a folder that is this process's own.
 
-    Rows that were put are in a table until they are flushed, and cached from then on as they are
-    stored, up to ``cache_bytes``. What the disk took meanwhile is found by RocksDB's checksums. The
-    write-ahead log is not forced to the disk: what a crash of the machine takes is read again from
-    the changelog. With ``phase_of`` keys are counted by phase, and the rows of ``groups`` each by
-    themselves: what their keys begin with, by their names.
+    Rows that were put are in a table until they are flushed. Those that were read are cached as
+    they are stored, up to ``cache_bytes``, and stay so as they are written. What the disk took
+    meanwhile is found by RocksDB's checksums. The write-ahead log is not forced to the disk: what a
+    crash of the machine takes is read again from the changelog. With ``phase_of`` keys are counted
+    by phase, and the rows of ``groups`` each by themselves: what their keys begin with, by their
+    names.
     """
 
     def __init__(
@@ -775,12 +776,12 @@ class RocksStore(StateStore):
         """Write to the disk what no log has of partitions, before a log has a later position."""
         if self._unlogged.isdisjoint(partitions):
             return
-        found = set(self._unlogged)
         try:
             self._files.flush()
         except Exception as error:
             raise self._unusable("written", error) from error
-        self._unlogged -= found
+        # others may be loaded meanwhile, and keep their marks
+        self._unlogged.difference_update(partitions)
 
     def load(
         self,
@@ -1073,6 +1074,7 @@ class RocksStore(StateStore):
             self._clear_cache()
             self._forget_count(partition)
             self._timed.pop(partition, None)
+            self._unlogged.discard(partition)
             self._unwritten.commits.pop(partition, None)
             try:
                 for name in (_POSITION, _EPOCH, _COMMIT):

@@ -91,10 +91,22 @@ class UnwrittenTable:
     def end_writing(self, *, is_written: bool) -> None:
         """Remove what was to be written, or put it back under what was put meanwhile."""
         former, self._writing, self._writing_bytes = self._writing, {}, 0
-        if not is_written:
-            later, self._entries = self._entries, former
-            self._bytes = sum(_bytes_of(*entry) for entry in former.items())
-            self._add(later)
+        if is_written:
+            self._forget_written()
+            return
+        later, self._entries = self._entries, former
+        self._bytes = sum(_bytes_of(*entry) for entry in former.items())
+        self._add(later)
+
+    def _forget_written(self) -> None:
+        """Keep the order of those timers alone that are to be written."""
+        left = {name for name, data in self._entries.items() if data is not None}
+        for order in (self._in_order, self._since):
+            for prefix, found in list(order.items()):
+                if kept := [entry for entry in found if entry in left]:
+                    order[prefix] = kept
+                else:
+                    del order[prefix]
 
     def _several(self) -> list[dict[bytes, bytes | None]]:
         """Return the entries, those that count where both have one at the end."""

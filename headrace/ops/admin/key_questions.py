@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 _PATH = re.compile(r"/api/v1/topologies/([^/]+)/stores/([^/]+)/(.+)")
 
+#: Questions that are read together: a commit waits for so many rows.
+_AT_A_TIME = 200
+
 #: Questions by key and future, which is None in the end where the endpoint is to answer.
 _Waiting = list[tuple[str, asyncio.Future[str | None]]]
 
@@ -63,9 +66,9 @@ class KeyQuestions:
         return await future
 
     async def _read(self, question: StoreQuestion) -> None:
-        """Read all that wait, and then all that came meanwhile, until none is left."""
-        while taken := self._waiting[question]:
-            self._waiting[question] = []
+        """Read those that wait, and then those that came meanwhile, until none is left."""
+        while taken := self._waiting[question][:_AT_A_TIME]:
+            del self._waiting[question][:_AT_A_TIME]
             keys = [key for key, _ in taken]
             try:
                 answers = await run_in_threadpool(self._reads.rows_of_keys, question, keys)

@@ -155,7 +155,14 @@ def test_an_open_transaction_is_settled_first(
 
 
 @pytest.mark.parametrize(
-    ("answers", "opened"), [([TIMED_OUT], 1), ([PUT_OFF], 2), ([TIMED_OUT, PUT_OFF, PUT_OFF], 3)]
+    ("answers", "opened"),
+    [
+        ([TIMED_OUT], 1),
+        ([PUT_OFF], 2),
+        ([TIMED_OUT, PUT_OFF, PUT_OFF], 3),
+        # a transaction that cannot be aborted, because a broker is missing
+        ([PUT_OFF] * 50, 11),
+    ],
 )
 def test_a_producer_that_is_put_off_begins_with_another_client(
     stage: Stage,

@@ -117,6 +117,8 @@ class StoredJoin(JoinBuffer):
                 before = pa.array(at[~same], mask=~is_known[~same])
                 keys = self._keys(side, orders[~same])
                 yield Changes(keys, new, former.texts.take(before))
+            if not len(gone) and not len(new):
+                continue
             at[~same] = len(former.orders) + np.arange(len(new))
             texts = pa.concat_arrays([former.texts, new]).take(at)
             self._known[side] = _Known(orders, alone.copy(), texts)

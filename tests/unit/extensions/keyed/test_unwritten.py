@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tracemalloc
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -263,6 +264,24 @@ def test_a_timer_that_is_put_again_is_counted_once(store: RocksStore) -> None:
         put(store, {A: None})
         put(store, {A: timed})
     assert store.unwritten() == one
+
+
+def test_timers_that_were_written_take_no_memory(store: RocksStore) -> None:
+    """That is so while one that is due first is there at each look, and is never written last."""
+    taken = []
+    tracemalloc.start()
+    try:
+        for number in range(20):
+            late = KeyRow.of(b"1", {"t": Timer(1_000_000 + number)})
+            put(store, {PartitionKey(0, b"%d" % key): late for key in range(500)})
+            store.flush()
+            put(store, {A: KeyRow.of(b"1", {"t": Timer(number)})})
+            assert [timer.due for timer in store.due(0, TimerClock.EVENT, 99)] == [number]
+            taken.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    # the cache has the rows once
+    assert taken[-1] < 2 * taken[1]
 
 
 @pytest.mark.parametrize("written", [0, 1])

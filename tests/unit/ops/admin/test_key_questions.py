@@ -80,6 +80,21 @@ def test_questions_that_come_while_one_is_read_are_read_together() -> None:
     assert [keys for _, keys in reads.read] == [["a"], ["b", "c", "d"]]
 
 
+def test_no_read_has_more_questions_than_a_commit_may_wait_for() -> None:
+    """What waits is read in parts, in its order, and each question has its own answer."""
+    reads = Reads()
+    reads.go_on.set()
+    app = KeyQuestions(endpoint, reads)  # type: ignore[arg-type]  # a double of what it calls
+    names = [str(number) for number in range(500)]
+
+    async def ask_all() -> list[str]:
+        return await asyncio.gather(*(asked(app, f"{STORE}/{name}") for name in names))
+
+    assert asyncio.run(ask_all()) == [f'["totals", "{name}"]' for name in names]
+    assert [key for _, keys in reads.read for key in keys] == names
+    assert max(len(keys) for _, keys in reads.read) == 200
+
+
 def test_stores_and_bounds_are_read_apart() -> None:
     """A question with other bounds, or for another store, does not wait for the first."""
     reads = Reads()
