@@ -99,6 +99,13 @@ LOOK_INTERVAL = 30.0
 #: Seconds to wait for a partition's leader to say where the log ends.
 ASK_TIMEOUT = 2.0
 
+#: Partitions whose leaders do not answer, after which the others have so many seconds: brokers are
+#: away then, and a look is not to take minutes for it.
+_MANY_SILENT, _MOMENT = 3, 0.1
+
+#: Looks in a row without an answer that make a leader unavailable: one is an election.
+_LOOKS = 2
+
 
 @dataclass(slots=True)
 class _Seen:
@@ -139,7 +146,7 @@ class LagWatchdog(PeriodicThread):
         self._manager = manager
         self._seen: dict[OwnedPartition, _Seen] = {}
         self._held_back: dict[TopicPartition, str] = {}
-        self._unanswered: tuple[TopicPartition, ...] = ()
+        self._silent: dict[TopicPartition, int] = {}
         super().__init__(f"{environment.name}-stalls", environment.fail)
 
     def _run(self) -> None:
@@ -149,20 +156,21 @@ class LagWatchdog(PeriodicThread):
     def _check_lag(self) -> None:
         before, self._seen = self._seen, {}
         if not self._fetcher.fetching:
-            self._unanswered = ()
+            self._silent = {}
             return
         waiting = {
             owned.partition: owned for owned in self._manager.all() if _waits_for_fetcher(owned)
         }
-        silent: list[TopicPartition] = []
+        silent: dict[TopicPartition, int] = {}
         for partition, owned in sorted(waiting.items()):
             if self._stopping.is_set():
                 return
-            deadline = Deadline.after(ASK_TIMEOUT, self._environment.clock)
+            patience = ASK_TIMEOUT if len(silent) < _MANY_SILENT else _MOMENT
+            deadline = Deadline.after(patience, self._environment.clock)
             try:
                 _, end = self._catalog.watermarks(partition, deadline)
             except KafkaUnavailableError:
-                silent.append(partition)
+                silent[partition] = self._silent.get(partition, 0) + 1
             else:
                 self._compare(owned, end, before.get(owned))
         self._held_back = {
@@ -170,7 +178,7 @@ class LagWatchdog(PeriodicThread):
             for owned, seen in self._seen.items()
             if seen.held_by is not None
         }
-        self._unanswered = tuple(silent)
+        self._silent = silent
         if silent:
             # the client itself says nothing of a partition without a leader
             log.warning(
@@ -193,9 +201,10 @@ class LagWatchdog(PeriodicThread):
             seen.held_by = before.held_by or self._report_holder(owned)
 
     def unanswered(self) -> tuple[TopicPartition, ...]:
-        """Return those held whose leader did not answer at the last look. Any thread."""
+        """Return those held whose leader did not answer at the last two looks. Any thread."""
         held = {owned.partition for owned in self._manager.all()}
-        return tuple(partition for partition in self._unanswered if partition in held)
+        silent = self._silent.items()
+        return tuple(each for each, looks in silent if looks >= _LOOKS and each in held)
 
     def held_back(self) -> dict[TopicPartition, str]:
         """Return who holds back which partitions, as of the last look. Any thread."""

@@ -61,10 +61,16 @@ class AwayCatalog(NotedCatalog):
     """Has the leader of a partition not answer for a while."""
 
     away = False
+    #: Looks that have no answer, one now and then.
+    elections = 0
 
     def watermarks(self, partition: TopicPartition, deadline: Deadline) -> tuple[int, int]:
         """Return what the broker says, where it answers."""
-        if self.away and partition == P0:
+        is_election = self.elections > 0 and self.asked.count(P0) % 2 == 1
+        if partition == P0 and is_election:
+            self.elections -= 1
+            self.asked.append(P0)
+        if partition == P0 and (self.away or is_election):
             raise KafkaUnavailableError("no answer in time")
         return super().watermarks(partition, deadline)
 
@@ -176,3 +182,21 @@ def test_a_partition_whose_leader_does_not_answer_is_named(broker: InMemoryBroke
         assert wait_for(lambda: channel.unanswered() == (P0,), Deadline.after(PATIENCE))
         catalog.away = False
         assert wait_for(lambda: channel.unanswered() == (), Deadline.after(PATIENCE))
+
+
+def test_a_leader_that_moves_is_not_named(broker: InMemoryBroker) -> None:
+    """One look without an answer is an election: the next one has it."""
+    catalog = AwayCatalog(broker)
+    channel = in_memory_channel(Recorder(), broker, topic_catalog=catalog)
+    named = []
+    with running(channel):
+        for partition in (P0, P1):
+            assert committed(broker, partition, 10)
+        catalog.elections = 20
+
+        def has_moved() -> bool:
+            named.extend(channel.unanswered())
+            return not catalog.elections
+
+        assert wait_for(has_moved, Deadline.after(PATIENCE))
+    assert named == []
