@@ -207,7 +207,7 @@ def test_work_waits_for_an_issuer_that_is_away(
     try:
         # no client is let in with the token that has ended
         daemon.wait_event("partition_leader_unavailable", PHASE)
-        assert "the leader of" in readiness(daemon)
+        in_time(lambda: "the leader of" in readiness(daemon))
         site.broker.produce(site.partition(0), *numbered("during", 20))
     finally:
         issuer.start()
