@@ -1,4 +1,4 @@
-"""Questions for rows of a topology beside a full load: how late answers are, and what they cost it.
+"""Questions for rows of a topology under a full load: how late answers are, and what they cost it.
 
 A topology counts a backlog by key, as fast as it can, while another process asks its daemon for
 keys over HTTP. Rounds with and without questions take turns; each begins with a new group.

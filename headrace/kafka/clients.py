@@ -326,7 +326,7 @@ def _oauth(config: KafkaConfig) -> dict[str, Any]:
     if oauth.token_file is not None:
         # librdkafka reads no token from a file, only assertions that it exchanges for one
         return found | {TOKEN_CALLBACK: TokenFile(oauth.token_file, extensions)}
-    assert oauth.client_secret is not None, "the section demands it beside token_url"
+    assert oauth.client_secret is not None, "the section demands it with token_url"
     found |= {
         "sasl.oauthbearer.method": "oidc",
         "sasl.oauthbearer.token.endpoint.url": oauth.token_url,

@@ -245,7 +245,7 @@ class KafkaOauth(Section):
     extensions: Reconnects[Annotated[Mapping[str, PropertyValue], Properties(_extension_fault)]] = (
         Field(default={})
     )
-    """Names and values for the brokers beside the token, such as logicalCluster."""
+    """Names and values for the brokers with the token, such as logicalCluster."""
 
     ca_file: Reconnects[LocalPath | None] = None
     """The certificates that token_url is trusted by, in PEM form; null: those of the system."""

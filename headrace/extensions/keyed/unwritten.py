@@ -45,7 +45,7 @@ class UnwrittenTable:
 
     ``commits`` has of which commit the rows of partitions are once all of them are written. The
     first ``clock_prefix`` bytes of an entry of the index say of which partition and clock it is.
-    Those that are being written stay until they are, beside what is put meanwhile.
+    Those that are being written stay until they are, next to what is put meanwhile.
     """
 
     def __init__(self, clock_prefix: int) -> None:
@@ -100,10 +100,9 @@ class UnwrittenTable:
 
     def _forget_written(self) -> None:
         """Keep the order of those timers alone that are to be written."""
-        left = {name for name, data in self._entries.items() if data is not None}
         for order in (self._in_order, self._since):
             for prefix, found in list(order.items()):
-                if kept := [entry for entry in found if entry in left]:
+                if kept := [entry for entry in found if self._entries.get(entry) is not None]:
                     order[prefix] = kept
                 else:
                     del order[prefix]

@@ -37,7 +37,7 @@ def section(**oauth: Any) -> KafkaConfig:
 
 
 def jwt(claims: object) -> str:
-    """Return a token with these claims, which nobody has signed."""
+    """Return an unsigned token with these claims."""
     parts = [json.dumps(part).encode() for part in ({"alg": "none"}, claims)]
     encoded = [base64.urlsafe_b64encode(part).rstrip(b"=").decode() for part in parts]
     return f"{'.'.join(encoded)}.signature"

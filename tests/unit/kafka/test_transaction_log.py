@@ -208,7 +208,7 @@ def test_an_id_is_in_the_partition_that_java_s_hash_says(name: str, number: int)
 
 
 class Held(TransactionLog):
-    """A log beside two partitions: where readers wait as told, and how often all of it is read."""
+    """A log with two partitions: where readers wait as told, and how often all of it is read."""
 
     def __init__(self, *stable: dict[TopicPartition, int]) -> None:
         super().__init__({"bootstrap.servers": "nowhere"})
@@ -232,7 +232,7 @@ class Held(TransactionLog):
 
 
 def test_transactions_that_go_on_are_waited_for_and_the_log_is_not_read_for_them() -> None:
-    """Later ones of the same partition, behind where it ended, hold back nothing of before."""
+    """Later ones of the same partition, after where it ended, hold back nothing of before."""
     log = Held({OUT: 3, OTHER: 5}, {OUT: 7, OTHER: 9}, {OUT: 9})
     assert log.holds([OUT, OTHER]) == {}
     assert log.reads == 0

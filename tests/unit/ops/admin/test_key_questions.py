@@ -81,7 +81,7 @@ def test_questions_that_come_while_one_is_read_are_read_together() -> None:
 
 
 def test_no_read_has_more_questions_than_a_commit_may_wait_for() -> None:
-    """What waits is read in parts, in its order, and each question has its own answer."""
+    """Questions that wait are read in parts, in their order, and each has its own answer."""
     reads = Reads()
     reads.go_on.set()
     app = KeyQuestions(endpoint, reads)  # type: ignore[arg-type]  # a double of what it calls
@@ -128,7 +128,9 @@ def test_stores_and_bounds_are_read_apart() -> None:
         ("/api/v1/status", "", "GET"),
     ],
 )
-def test_what_is_no_plain_question_goes_to_the_endpoint(path: str, query: str, method: str) -> None:
+def test_a_question_that_is_not_plain_goes_to_the_endpoint(
+    path: str, query: str, method: str
+) -> None:
     """So does one to which there is no plain answer."""
     reads = Reads()
     reads.go_on.set()
@@ -137,7 +139,7 @@ def test_what_is_no_plain_question_goes_to_the_endpoint(path: str, query: str, m
 
 
 def test_an_error_reaches_all_who_were_read_together_and_nobody_after() -> None:
-    """The next question is read anew."""
+    """The next question is read again."""
     reads = Reads()
     reads.go_on.set()
     app = KeyQuestions(endpoint, reads)  # type: ignore[arg-type]  # a double of what it calls

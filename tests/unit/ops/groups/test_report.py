@@ -144,7 +144,7 @@ def test_unassigned_partitions_and_mixed_modes_are_reported(scene: Scene) -> Non
 
 
 def test_a_member_that_publishes_no_warm_tasks_is_named(scene: Scene) -> None:
-    """One of an earlier version is named, and nobody where none of the members publishes any."""
+    """One of an earlier version is named, and no member where none publishes any."""
     silent = replace(INFO, together=True)
     scene.group.join("a", silent)
     scene.group.run()
