@@ -2,12 +2,12 @@
 
     .venv/bin/python scripts/dist.py
 
-The wheels are made of the sdist, in a folder of their own, so that what it lacks is seen. The part
-in C is compiled for each platform by zig, whose package brings libraries of all: those of Linux are
-of a glibc that is old enough for manylinux2014. The manual pages are written before, into ``man``.
-twine says whether an index can show them. Of each wheel the part in C has to be there and of the
-platforms of its name, by its first bytes, and those of Linux of the promised glibc, as auditwheel
-finds. Exit code: 0 all is so; 1 it is not.
+The wheels are made of the sdist, in a folder of their own, so that what it lacks is seen. The parts
+in C are compiled for each platform by zig, whose package brings libraries of all: those of Linux
+are of a glibc that is old enough for manylinux2014. The manual pages are written before, into
+``man``. twine says whether an index can show them. Of each wheel the parts in C have to be there
+and of the platforms of its name, by its first bytes, and those of Linux of the promised glibc, as
+auditwheel finds. Exit code: 0 all is so; 1 it is not.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
 
-#: The platforms of a wheel's tag, to zig's target; None: without the part in C.
+#: The platforms of a wheel's tag, to zig's target; None: without the parts in C.
 PLATFORMS = {
     "manylinux2014_x86_64.manylinux_2_17_x86_64": "x86_64-linux-gnu.2.17",
     "manylinux2014_aarch64.manylinux_2_17_aarch64": "aarch64-linux-gnu.2.17",
@@ -40,6 +40,9 @@ PLATFORMS = {
     "macosx_11_0_arm64": "aarch64-macos.11.0",
     "any": None,
 }
+
+#: How many parts are compiled, as in hatch_build.py.
+PARTS = 2
 
 #: What a library of macOS begins with, and the machines that follow, in the words of wheels.
 MACH_O = 0xFEEDFACF
@@ -80,10 +83,10 @@ def wrong(wheel: Path) -> Iterator[str]:
     named = set(wheel.stem.rpartition("-")[2].split("."))
     with zipfile.ZipFile(wheel) as archive:
         libraries = [archive.read(name) for name in archive.namelist() if name.endswith(".so")]
-    if len(libraries) != (named != {"any"}):
+    if len(libraries) != PARTS * (named != {"any"}):
         yield f"{wheel.name} has {len(libraries)} compiled parts"
         return
-    for system, machine in map(compiled_for, libraries):
+    for system, machine in sorted(set(map(compiled_for, libraries))):
         if not all(tag.startswith(system) and tag.endswith(f"_{machine}") for tag in named):
             yield f"{wheel.name} has a part that was compiled for {system}, {machine}"
         elif system == "manylinux":

@@ -6,7 +6,7 @@ import threading
 import uuid
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -24,6 +24,24 @@ _MOST_MADE = 64
 _GUARD = threading.Lock()
 
 
+@runtime_checkable
+class ColumnDecoder(Protocol):
+    """A decoder that makes columns of many values at once: what a factory makes may be one.
+
+    One with an attribute ``kind``, a type of structs in Arrow, says by it which columns it makes.
+    """
+
+    def columns(self, values: pa.Array) -> tuple[pa.StructArray, Mapping[int, str]]:
+        """Return a row for each value, and by their places why others have none. Any thread.
+
+        ``values`` are binary or large_binary. A null is a tombstone, and like a value that is bad
+        it is a row of null. Fields are found by their names.
+
+        Raises:
+            RetryableError: it cannot work now: no record is to blame, and the batch is delivered again.
+        """
+
+
 class CustomDecoder:
     """A decoder that a factory makes, once in each process that it comes to. Any thread.
 
@@ -39,6 +57,11 @@ class CustomDecoder:
         self._factory: Callable[..., Any] | None = None
 
     @property
+    def kind(self) -> pa.StructType | None:
+        """Return the type of the rows that it makes, where it says so; after :meth:`load`."""
+        return getattr(self._decoder(), "kind", None)
+
+    @property
     def factory(self) -> Callable[..., Any]:
         """Return the factory, after :meth:`load`."""
         assert self._factory is not None, "load comes first"
@@ -49,7 +72,7 @@ class CustomDecoder:
 
         Raises:
             ImportPathError: it cannot be imported, does not take the options, fails, or returns
-                what cannot be called.
+                what neither can be called nor makes columns.
         """
         if self._factory is None:
             self._factory = load_factory(self.path, self._options)
@@ -62,12 +85,12 @@ class CustomDecoder:
             RetryableError: it said so, or cannot be made in this process: no record is to blame.
             ValueError: it raised something else.
         """
-        decoder = _MADE.get(self._token)
-        if decoder is None:
-            try:
-                decoder = self._decoder()
-            except ImportPathError as error:
-                raise RetryableError(f"no decoder can be made here: {error}") from error
+        decoder = self._made()
+        if isinstance(decoder, ColumnDecoder):
+            rows, bad = self.columns(pa.array([value], pa.binary()))
+            if bad:
+                raise ValueError(bad[0])
+            return rows[0].as_py()
         try:
             return decoder(value)
         except RetryableError:
@@ -75,7 +98,35 @@ class CustomDecoder:
         except (Exception, SystemExit) as error:
             raise ValueError(f"{self.path} raised {describe_error(error)}") from error
 
-    def _decoder(self) -> Callable[[bytes], Any]:
+    @property
+    def makes_columns(self) -> bool:
+        """Return whether it has :meth:`columns`."""
+        return isinstance(self._made(), ColumnDecoder)
+
+    def columns(self, values: pa.Array) -> tuple[pa.StructArray, Mapping[int, str]]:
+        """Return what :meth:`ColumnDecoder.columns` does, for a decoder that has it.
+
+        Raises:
+            RetryableError: it said so, failed, or cannot be made in this process.
+        """
+        decoder = self._made()
+        try:
+            return decoder.columns(values)  # type: ignore[no-any-return]
+        except RetryableError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise RetryableError(f"{self.path} raised {describe_error(error)}") from error
+
+    def _made(self) -> Any:
+        found = _MADE.get(self._token)
+        if found is not None:
+            return found
+        try:
+            return self._decoder()
+        except ImportPathError as error:
+            raise RetryableError(f"no decoder can be made here: {error}") from error
+
+    def _decoder(self) -> Any:
         with _GUARD:
             found = _MADE.get(self._token)
             if found is None:
@@ -84,7 +135,7 @@ class CustomDecoder:
                     _MADE.popitem(last=False)
         return found
 
-    def _make_function(self) -> Callable[[bytes], Any]:
+    def _make_function(self) -> Any:
         try:
             made = self.factory(**self._options)
         except (Exception, SystemExit) as error:
@@ -92,24 +143,26 @@ class CustomDecoder:
                 f"{self.path!r} with options {sorted(self._options)} failed: "
                 f"{describe_error(error)}"
             ) from error
-        if not callable(made):
+        if not callable(made) and not isinstance(made, ColumnDecoder):
             raise ImportPathError(
                 f"{self.path!r} returned a {type(made).__name__}; it must return a function of "
                 "a record's bytes"
             )
-        return made  # type: ignore[no-any-return]
+        return made
 
 
 def decoded_rows(
-    decoder: Callable[[bytes], Any], values: pa.Array, kind: pa.StructType
-) -> tuple[pa.StructArray, dict[int, str]]:
+    decoder: CustomDecoder | Callable[[bytes], Any], values: pa.Array, kind: pa.StructType
+) -> tuple[pa.StructArray, Mapping[int, str]]:
     """Return values as rows of ``kind``, and why those are none that are none, by position.
 
     These are rows of nulls, as tombstones are. Fields that ``kind`` does not have are left out.
 
     Raises:
-        RetryableError: the decoder did.
+        RetryableError: the decoder did, or its columns are not one row for each value.
     """
+    if isinstance(decoder, CustomDecoder) and decoder.makes_columns:
+        return _fitting(*decoder.columns(values), len(values), kind)
     rows: list[dict[str, Any] | None] = []
     bad: dict[int, str] = {}
     for position, value in enumerate(values.to_pylist()):
@@ -130,6 +183,45 @@ def decoded_rows(
                 bad[position] = f"what it was decoded to does not fit the schema: {error}"
                 rows[position] = None
         return _array(rows, kind), bad
+
+
+def _fitting(
+    rows: pa.StructArray, bad: Mapping[int, str], count: int, kind: pa.StructType
+) -> tuple[pa.StructArray, Mapping[int, str]]:
+    """Return rows of a decoder's own type as rows of ``kind``, and which are bad."""
+    if len(rows) != count:
+        raise RetryableError(f"the decoder made {len(rows)} rows of {count} values")
+    if rows.type == kind:
+        return rows, bad
+    try:
+        return _cast(rows, kind), bad
+    except pa.ArrowException:
+        reasons = dict(bad)
+        parts = []
+        for position in range(count):
+            try:
+                parts.append(_cast(rows.slice(position, 1), kind))
+            except pa.ArrowException as error:
+                reasons[position] = f"what it was decoded to does not fit the schema: {error}"
+                parts.append(pa.nulls(1, kind))
+        return pa.concat_arrays(parts), reasons
+
+
+def _cast(rows: pa.StructArray, kind: pa.StructType) -> pa.StructArray:
+    """Return rows with the fields of ``kind``, null where they have none of that name.
+
+    Raises:
+        pa.ArrowException: a value does not fit.
+    """
+    fields = [
+        rows.field(each.name).cast(each.type)
+        if rows.type.get_field_index(each.name) >= 0
+        else pa.nulls(len(rows), each.type)
+        for each in kind
+    ]
+    made = pa.StructArray.from_arrays(fields, fields=list(kind), mask=rows.is_null())
+    made.validate(full=True)
+    return made
 
 
 #: What Arrow raises where a value does not fit a type.

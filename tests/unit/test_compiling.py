@@ -1,4 +1,4 @@
-"""The part in C is compiled where it can be, and where it cannot the package is made without it."""
+"""The parts in C are compiled where they can be; where not, the package is made without them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_compiler_may_have_options(
 ) -> None:
     """CC is a command as make takes it, of one word or more."""
     monkeypatch.setenv("CC", f"{sys.executable} -c pass")
-    assert build.compile_library(tmp_path) is None
+    assert build.compile_libraries(tmp_path) is None
 
 
 @pytest.mark.parametrize("compiler", ["no-such-compiler", "./broken"])
@@ -46,13 +46,14 @@ def test_a_compiler_that_does_not_start_is_no_failure(
     broken.chmod(0o755)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CC", compiler)
-    assert build.compile_library(tmp_path)
+    assert build.compile_libraries(tmp_path)
 
 
 def _hook(build: ModuleType, folder: Path, target: str = "wheel") -> Any:
     warned: list[str] = []
     app = SimpleNamespace(display_warning=warned.append, warned=warned)
-    (folder / build.FOLDER).mkdir(parents=True)
+    for library in build.LIBRARIES:
+        (folder / library.parent).mkdir(parents=True)
     return build.CompileHook(str(folder), {}, None, None, str(folder), target, app)
 
 
@@ -70,7 +71,7 @@ def test_a_wheel_bears_the_platforms_that_it_was_compiled_for(
     monkeypatch.setenv(build.PLATFORM_VARIABLE, "macosx_11_0_arm64")
     data = _built(_hook(build, tmp_path))
     assert data["tag"] == "py3-none-macosx_11_0_arm64"
-    assert data["artifacts"] == [f"/{build.LIBRARY.as_posix()}"]
+    assert data["artifacts"] == [f"/{each.as_posix()}" for each in build.LIBRARIES]
 
 
 def test_a_wheel_for_any_platform_has_nothing_compiled(

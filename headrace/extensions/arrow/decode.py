@@ -260,7 +260,9 @@ class ArrowDecoder:
             return custom_reason(said)
         return self._expected.why_undecodable(value)
 
-    def _read(self, values: pa.Array, kind: pa.StructType) -> tuple[pa.StructArray, dict[int, str]]:
+    def _read(
+        self, values: pa.Array, kind: pa.StructType
+    ) -> tuple[pa.StructArray, Mapping[int, str]]:
         """Return the rows of the values that are some, and why others are none, by position."""
         if self._custom is not None:
             rows, bad = decoded_rows(self._custom, values, kind)

@@ -209,9 +209,10 @@ def test_no_example_and_no_demo_is_in_a_distribution(dist: Path) -> None:
     assert [each for each in names if each.startswith("examples") or "demo" in each] == []
 
 
-def test_the_part_in_c_is_in_the_wheel(base: Path) -> None:
-    """It is loaded from where the wheel put it, for the libraries of this system."""
-    code = "from headrace.kafka.columnar.library import load; print(load())"
+@pytest.mark.parametrize("room", ["kafka.columnar", "formats.native"])
+def test_the_parts_in_c_are_in_the_wheel(base: Path, room: str) -> None:
+    """Each is loaded from where the wheel put it, for the libraries of this system."""
+    code = f"from headrace.{room}.library import load; print(load())"
     done = _run(base / "bin" / "python", "-c", code, folder=base)
     assert done.returncode == 0, done.stderr
 

@@ -105,6 +105,71 @@ def test_values_become_rows_and_those_that_do_not_fit_are_named(made: Path) -> N
     assert bad[4].startswith("what it was decoded to does not fit the schema: ")
 
 
+COLUMNS = """
+import pyarrow as pa
+from headrace import RetryableError
+
+
+class Numbers:
+    kind = pa.struct([("id", pa.int64()), ("more", pa.int32())])
+
+    def columns(self, values):
+        texts = values.to_pylist()
+        if b"down" in texts:
+            raise RetryableError("the registry does not answer")
+        if b"broken" in texts:
+            raise KeyError("broken")
+        rows = [{"id": int(each)} if each and each.isdigit() else None for each in texts]
+        bad = {at: "no digits" for at, each in enumerate(texts) if each and not each.isdigit()}
+        return pa.array(rows[1:] if b"0" in texts else rows, self.kind), bad
+"""
+
+
+@pytest.fixture
+def numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CustomDecoder]:
+    """A decoder that makes columns, loaded."""
+    (tmp_path / "acme_columns.py").write_text(COLUMNS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    decoder = CustomDecoder("acme_columns:Numbers")
+    decoder.load()
+    yield decoder
+    sys.modules.pop("acme_columns", None)
+
+
+def test_a_decoder_of_columns_gets_all_values_at_once(numbers: CustomDecoder) -> None:
+    """Rows are cast to the schema's columns, and a row that does not fit is named."""
+    values = pa.array([b"1", None, b"x", b"99999999999"], pa.binary())
+    rows, bad = decoded_rows(numbers, values, KIND)
+    assert rows.to_pylist() == [{"id": 1, "name": None}, None, None, None]
+    assert rows.type == KIND
+    assert bad[2] == "no digits"
+    assert bad[3].startswith("what it was decoded to does not fit the schema: ")
+    assert numbers.kind == pa.struct([("id", pa.int64()), ("more", pa.int32())])
+
+
+def test_a_decoder_of_columns_can_be_called_with_one_value(numbers: CustomDecoder) -> None:
+    """A keyed channel gets a mapping for each record, or the reason as an error."""
+    assert numbers(b"7") == {"id": 7, "more": None}
+    with pytest.raises(ValueError, match="no digits"):
+        numbers(b"x")
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (b"down", "the registry does not answer"),
+        (b"broken", "acme_columns:Numbers raised KeyError"),
+        (b"0", "made 0 rows of 1 values"),
+    ],
+)
+def test_no_record_is_blamed_for_an_error_of_a_decoder_of_columns(
+    numbers: CustomDecoder, value: bytes, told: str
+) -> None:
+    """The batch comes again, whatever the decoder raised, and where rows are missing."""
+    with pytest.raises(RetryableError, match=told):
+        decoded_rows(numbers, pa.array([value], pa.binary()), KIND)
+
+
 def test_a_decoder_of_rows_has_to_return_a_mapping() -> None:
     """Anything else is the value's fault, and named."""
     rows, bad = decoded_rows(lambda value: value, pa.array([b"a"], pa.binary()), KIND)

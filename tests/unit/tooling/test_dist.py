@@ -48,18 +48,19 @@ def _wrong(dist: ModuleType, folder: Path, platform: str, *libraries: bytes) -> 
         ("any", [], None),
         ("any", [_ELF[0x3E]], "has 1 compiled parts"),
         (_OLD_X86, [], "has 0 compiled parts"),
-        (_OLD_X86, [_ELF[0xB7]], "manylinux, aarch64"),
-        ("macosx_11_0_arm64", [_MACH_O[0x100000C]], None),
-        ("macosx_11_0_arm64", [_MACH_O[0x1000007]], "macosx, x86_64"),
-        ("macosx_10_15_x86_64", [_MACH_O[0x1000007]], None),
-        ("macosx_10_15_x86_64", [_ELF[0x3E]], "manylinux, x86_64"),
-        ("macosx_10_15_x86_64", [b"#!/bin/sh"], "nothing that is known"),
+        (_OLD_X86, [_ELF[0x3E]], "has 1 compiled parts"),
+        (_OLD_X86, [_ELF[0xB7]] * 2, "manylinux, aarch64"),
+        ("macosx_11_0_arm64", [_MACH_O[0x100000C]] * 2, None),
+        ("macosx_11_0_arm64", [_MACH_O[0x100000C], _MACH_O[0x1000007]], "macosx, x86_64"),
+        ("macosx_10_15_x86_64", [_MACH_O[0x1000007]] * 2, None),
+        ("macosx_10_15_x86_64", [_ELF[0x3E]] * 2, "manylinux, x86_64"),
+        ("macosx_10_15_x86_64", [b"#!/bin/sh"] * 2, "nothing that is known"),
     ],
 )
 def test_the_compiled_part_is_of_the_platform_in_the_name(
     dist: ModuleType, tmp_path: Path, platform: str, libraries: list[bytes], told: str | None
 ) -> None:
-    """The first bytes tell the platform; a pure wheel has no compiled part."""
+    """The first bytes tell the platform; a pure wheel has no compiled parts, others have two."""
     found = _wrong(dist, tmp_path, platform, *libraries)
     assert len(found) == (told is not None)
     assert told is None or told in found[0]
@@ -81,7 +82,7 @@ def test_a_wheel_for_newer_systems_than_its_name_says_is_refused(
     """The finding of auditwheel counts, whose exit code is 0 in any case."""
     shown = f'x.whl\nis consistent with the following platform\ntag: "{said}".\n'
     monkeypatch.setattr(dist, "python", lambda *_: shown)
-    found = _wrong(dist, tmp_path, _OLD_X86, _ELF[0x3E])
+    found = _wrong(dist, tmp_path, _OLD_X86, _ELF[0x3E], _ELF[0x3E])
     assert bool(found) is not is_fine
     assert is_fine or said in found[0]
 

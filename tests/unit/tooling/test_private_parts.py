@@ -168,6 +168,8 @@ def prometheus_client_parts() -> Parts:
 def pyarrow_parts() -> Parts:
     """Yield what Arrow's documentation has by this name: a bound would say nothing."""
     yield pa.RecordBatch, {"_import_from_c"}
+    yield pa.Array, {"_export_to_c", "_import_from_c"}
+    yield pa.DataType, {"_export_to_c", "_import_from_c"}
 
 
 def opentelemetry_parts() -> Parts:

@@ -1,0 +1,1 @@
+"""Formats of values, and the columns that they become."""
