@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
@@ -14,10 +16,11 @@ from headrace.core.user_text import describe_error
 from headrace.extensions.keyed.changelog import loaded_rows
 from headrace.extensions.keyed.errors import CorruptStoreError, StateStoreError
 from headrace.extensions.keyed.positions import OUT_OF_RANGE, TRUNCATED
+from headrace.extensions.keyed.state import CommittedRows
 from headrace.kafka.errors import KafkaUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from headrace.core.clock import Clock
     from headrace.core.records import Record
@@ -76,7 +79,7 @@ class StandbyReader:
     restored from where the store is then. ``is_busy`` says whether rows of a partition may still
     be written that its changelog lacks, ``is_held`` whether it is this member's, and ``is_blocked``
     whether the changelog is not what it was. Errors of brokers and disk are logged and tried again;
-    of a corrupt store ``corrupt`` is told. :meth:`progress` is for any thread.
+    of a corrupt store ``corrupt`` is told. :meth:`progress` and :meth:`reading` are for any thread.
     """
 
     def __init__(
@@ -103,11 +106,28 @@ class StandbyReader:
         self._is_blocked = is_blocked
         self._corrupt = corrupt
         self._followed: dict[int, _Followed] = {}
+        # held while a copy is read, and while its rows and its position change or it is given up:
+        # what is written to a partition after that is of no copy
+        self._copies = Lock()
         self._fetch_at = 0.0
 
     def progress(self) -> Mapping[int, StandbyProgress]:
         """Return how far each is."""
         return {number: each.progress() for number, each in list(self._followed.items())}
+
+    @contextmanager
+    def reading(self, number: int) -> Iterator[CommittedRows]:
+        """Yield the rows of a copy and how far it is; it goes no further before the block ends.
+
+        Raises:
+            StateStoreError: there is no copy of the partition, or it cannot be relied on now.
+        """
+        with self._copies:
+            if (followed := self._reading(number)) is None:
+                raise StateStoreError(
+                    f"the copy of partition {number} is not followed at this moment; ask its owner"
+                )
+            yield CommittedRows(self._store, number, followed.progress())
 
     @property
     def is_idle(self) -> bool:
@@ -126,7 +146,8 @@ class StandbyReader:
 
     def leave(self, number: int) -> None:
         """Stop following a partition, of which the store is noted to be as near as it is."""
-        followed = self._followed.pop(number, None)
+        with self._copies:
+            followed = self._followed.pop(number, None)
         if followed is None or followed.position is None:
             return
         self._unassign(number)
@@ -252,8 +273,9 @@ class StandbyReader:
         """Write rows and their position, all of it or nothing."""
         last = records.next_offset if isinstance(records, ColumnRun) else offset_of(records[-1]) + 1
         position = self._positions.at(last, leader_epoch)
-        self._store.load(number, loaded_rows(records), position, replaces=True)
-        followed.position = followed.noted_position = last
+        with self._copies:
+            self._store.load(number, loaded_rows(records), position, replaces=True)
+            followed.position = followed.noted_position = last
         followed.leader_epoch = leader_epoch
         followed.noted = self._clock.monotonic()
         followed.problem = None
@@ -286,7 +308,8 @@ class StandbyReader:
     def _put_off(self, number: int, followed: _Followed, wait: float) -> None:
         followed.not_before = self._clock.monotonic() + wait
         if followed.position is not None:
-            followed.position = followed.end = None
+            with self._copies:
+                followed.position = followed.end = None
             self._unassign(number)
 
     def _unassign(self, number: int) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from headrace.extensions.keyed.row import KeyRow
+    from headrace.extensions.keyed.standby_reader import StandbyProgress
     from headrace.extensions.keyed.store import DueTimer, Position, StateStore
     from headrace.extensions.keyed.unwritten import Unwritten
 
@@ -87,9 +88,14 @@ class Layer:
 
 
 class CommittedRows:
-    """The committed rows of a partition, and where it is with them: ``progress``."""
+    """The committed rows of a partition, and where it is with them: ``progress``.
 
-    def __init__(self, store: StateStore, partition: int, progress: Progress) -> None:
+    Of a copy of another member's partition that is where the copy is in the changelog.
+    """
+
+    def __init__(
+        self, store: StateStore, partition: int, progress: Progress | StandbyProgress
+    ) -> None:
         self._store, self._partition = store, partition
         self.progress = progress
 

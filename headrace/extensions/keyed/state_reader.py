@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from headrace.core.clock import SYSTEM_CLOCK, Clock
 from headrace.extensions.keyed.phases import UNKNOWN, named
@@ -15,6 +15,7 @@ from headrace.telemetry.metrics import PhaseSnapshot, StateSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from headrace.extensions.keyed.api import Phases
@@ -66,13 +67,34 @@ class StandbyPartition(NamedTuple):
     progress: StandbyProgress
 
 
+class RowsReader(Protocol):
+    """Reads rows of partitions. Any thread; blocks."""
+
+    def reading(self, number: int) -> AbstractContextManager[CommittedRows]:
+        """Yield the rows of a partition, which stay as they are until the block ends.
+
+        Raises:
+            StateStoreError: they are not there, or not to be relied on.
+        """
+        ...
+
+
+class CopiesReader(RowsReader, Protocol):
+    """Reads the copies of other members' partitions. Any thread; what reads rows blocks."""
+
+    def progress(self) -> Mapping[int, StandbyProgress]:
+        """Return how far each is."""
+        ...
+
+
 class StateReader:
     """Reads committed state only, whatever is staged. Any thread; what reads rows blocks.
 
     ``held`` returns the partitions that the channel has, ``restoring`` how far those are whose
     state is not there, ``counts`` what was done so far. ``phases`` are those of the reducer.
     ``operators`` returns the figures of a topology's over partitions, at a time of the clock.
-    ``followed`` returns how far the copies of others' partitions are, of which no row is read.
+    ``copies`` returns what reads the copies of others' partitions, None while there are none: none
+    of their rows is taken for one of a held partition.
 
     Raises:
         StateStoreError: the store cannot be read, or the partition was given up meanwhile.
@@ -90,9 +112,9 @@ class StateReader:
         phases: Phases | None = None,
         topics_of: Callable[[int], Mapping[str, str]] = lambda _: {},
         operators: OperatorsReader = no_operators,
-        followed: Callable[[], Mapping[int, StandbyProgress]] = dict,
+        copies: Callable[[], CopiesReader | None] = lambda: None,
     ) -> None:
-        self._followed = followed
+        self._copies = copies
         self._operators = operators
         self._state = state
         self._store = store
@@ -125,7 +147,14 @@ class StateReader:
 
     def standbys(self) -> list[StandbyPartition]:
         """Return the partitions of others of which a copy is kept, by number. Does not block."""
-        return [StandbyPartition(*each) for each in sorted(self._followed().items())]
+        copies = self._copies()
+        found = {} if copies is None else copies.progress()
+        return [StandbyPartition(*each) for each in sorted(found.items())]
+
+    @property
+    def copies(self) -> CopiesReader | None:
+        """Return what reads the copies of others' partitions, None while there are none."""
+        return self._copies()
 
     def copy_files(self) -> Path:
         """Return a new folder with the files of the store, linked as they are now.

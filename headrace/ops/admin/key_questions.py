@@ -95,6 +95,9 @@ def _key_asked_for(scope: Scope) -> tuple[StoreQuestion, str] | None:
         return StoreQuestion(topology, store), key
     pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
     said = dict(pairs)
-    if len(said) < len(pairs) or said.keys() - {"from", "to"}:
+    # the owner's rows are never stale: only where it is not here the endpoint looks for a copy
+    if len(said) < len(pairs) or said.keys() - {"from", "to", "stale"}:
+        return None
+    if said.get("stale") not in {None, "true", "false"}:
         return None
     return StoreQuestion(topology, store, said.get("from"), said.get("to")), key

@@ -305,7 +305,9 @@ class OperatorStatus(Document):
 
 
 class StandbyStatus(Document):
-    """The copy of another member's partition that this process keeps. It answers no query."""
+    """The copy of another member's partition that this process keeps. It answers only what says
+    stale.
+    """
 
     partition: Number
     """The partition's number."""

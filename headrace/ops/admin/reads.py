@@ -33,6 +33,7 @@ from headrace.ops.admin.stores import (
     RowKey,
     RowLimit,
     RowsPage,
+    Stale,
     StoreName,
     StoreReads,
     Stores,
@@ -183,6 +184,8 @@ class Reads:
         limit: RowLimit = 100,
         after: After = None,
         partition: OneTask = None,
+        *,
+        stale: Stale = False,
     ) -> Response:
         """Return rows of a store, a page at a time."""
         return self._stores.page(
@@ -193,6 +196,7 @@ class Reads:
             limit=limit,
             after=after,
             partition=partition,
+            stale=stale,
         )
 
     def key_rows(  # noqa: PLR0917 - one for each parameter of the query
@@ -203,10 +207,12 @@ class Reads:
         since: From = None,
         until: To = None,
         partition: OneTask = None,
+        *,
+        stale: Stale = False,
     ) -> Response:
         """Return the row of a key, or its windows, as committed."""
         return self._stores.rows(
-            topology, store, key, since=since, until=until, partition=partition
+            topology, store, key, since=since, until=until, partition=partition, stale=stale
         )
 
     async def tap(  # noqa: PLR0917 - one for each parameter of the query

@@ -30,11 +30,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from headrace.channel.channel import InboundKafkaChannel
+    from headrace.coordinators.group_nodes import GroupNodes
     from headrace.extensions.keyed.row import KeyRow
+    from headrace.extensions.keyed.standby_reader import StandbyProgress
     from headrace.extensions.keyed.state import Progress
     from headrace.extensions.keyed.state_reader import (
         FoundKey,
-        StandbyPartition,
         StatePartition,
         StateReader,
     )
@@ -251,7 +252,7 @@ class StateReads:
         return Tasks(
             channel=channel.name,
             tasks=[_task(topic, each) for each in reader.partitions()],
-            standbys=[standby_status(each) for each in reader.standbys()],
+            standbys=[standby_status(*each) for each in reader.standbys()],
         )
 
     def _not_found_error(
@@ -287,12 +288,16 @@ class StateReads:
 
 
 class Asked(NamedTuple):
-    """A question to a partition: in words, the value that names it, and the request."""
+    """A question to a partition: in words, the value that names it, and the request.
+
+    ``stale``: a copy may answer it, too.
+    """
 
     what: str
     value: str
     path: str
     query: Mapping[str, str]
+    stale: bool = False
 
 
 def held_elsewhere(
@@ -305,8 +310,12 @@ def held_elsewhere(
     """
     partition = TopicPartition(channel.config.topics[0], number)
     nodes = read_nodes(controller.session, channel.config.group, [partition.topic])
-    owner = nodes.owner_names.get(partition)
-    if not owner or owner == controller.config.instance_id:
+    owner, own = nodes.owner_names.get(partition), controller.config.instance_id
+    if not owner or owner == own:
+        if asked.stale and (copy := _find_copy(nodes, number, besides=own)) is not None:
+            taker, place = copy
+            said = f"{asked.what} is in {partition}, of which member {taker} has a copy at {place}"
+            return _led_to(place, said, number, asked)
         return ApiError(
             HTTPStatus.SERVICE_UNAVAILABLE,
             "not_owned",
@@ -327,15 +336,31 @@ def held_elsewhere(
             "admin.host is loopback, without admin.advertised_url, or its version publishes no "
             "address)",
         )
+    said = f"{asked.what} is in {partition}, which member {owner} has at {url}"
+    return _led_to(url, said, number, asked)
+
+
+def _led_to(url: str, said: str, number: int, asked: Asked) -> ApiError:
     query = urlencode({"partition": number, **asked.query})
     return ApiError(
         HTTPStatus.TEMPORARY_REDIRECT,
         "held_elsewhere",
-        f"{asked.what} is in {partition}, which member {owner} has at {url}",
+        said,
         value=asked.value,
         next_step=f"ask {url}, with its own token",
         headers={"Location": f"{url}{asked.path}?{query}"},
     )
+
+
+def _find_copy(nodes: GroupNodes, number: int, besides: str) -> tuple[str, str] | None:
+    """Return the name of another member that is warm for a partition, and where its API is."""
+    for name, node in sorted(nodes.members.items()):
+        document = node.document
+        if document is None or document.admin is None or name == besides:
+            continue
+        if number in (document.info.warm or ()):
+            return name, document.admin
+    return None
 
 
 def state_reader_of(channel: InboundKafkaChannel) -> StateReader | None:
@@ -477,10 +502,10 @@ def restore_status(held: StatePartition) -> d.RestoreStatus | None:
     )
 
 
-def standby_status(each: StandbyPartition) -> d.StandbyStatus:
+def standby_status(number: int, progress: StandbyProgress) -> d.StandbyStatus:
     """Return a copy of another member's partition as documents have it."""
-    position, lag, problem = each.progress
-    return d.StandbyStatus(partition=each.partition, position=position, lag=lag, problem=problem)
+    position, lag, problem = progress
+    return d.StandbyStatus(partition=number, position=position, lag=lag, problem=problem)
 
 
 def _task(topic: str, each: StatePartition) -> Task:

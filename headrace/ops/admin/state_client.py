@@ -50,6 +50,16 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
 
+class StandbyCopy(NamedTuple):
+    """A copy of another member's partition: it has the changelog to ``offset``.
+
+    ``lag`` are the offsets that it is behind, None while that is not known.
+    """
+
+    offset: int
+    lag: int | None
+
+
 class StateWindow(NamedTuple):
     """The bounds of a window. Of sessions and sliding windows the end is a record's time."""
 
@@ -63,7 +73,8 @@ class StateRow:
 
     ``row`` has the fields that the operator writes; it is the state of a reducer. ``problem`` says
     why it cannot be shown, or why a key of a channel is in quarantine. ``time`` is that of its
-    latest record. It is of exactly the records of ``partition`` before ``offsets``, by topic.
+    latest record. It is of exactly the records of ``partition`` before ``offsets``, by topic; of a
+    ``standby``, which says how far that is, there are none.
     """
 
     key: str
@@ -74,6 +85,7 @@ class StateRow:
     time: datetime | None = None
     timers: Mapping[str, datetime] = field(default_factory=dict)
     problem: str | None = None
+    standby: StandbyCopy | None = None
 
 
 class StateClient:
@@ -139,9 +151,13 @@ class StateClient:
         """Close the connections."""
         self._client.close()
 
-    def store(self, topology: str, store: str) -> StoreOfTopology:
-        """Return a store of a topology, to be asked; sends nothing yet."""
-        return StoreOfTopology(self._asker, topology, store)
+    def store(self, topology: str, store: str, *, stale: bool = False) -> StoreOfTopology:
+        """Return a store of a topology, to be asked; sends nothing yet.
+
+        ``stale``: a member with a copy of the partition may answer in place of its owner, also
+        while there is none. What the copy lacks is as if it were not there.
+        """
+        return StoreOfTopology(self._asker, topology, store, stale=stale)
 
     def channel(self, name: str) -> StateOfChannel:
         """Return the state of a keyed channel, to be asked; sends nothing yet."""
@@ -151,8 +167,9 @@ class StateClient:
 class StoreOfTopology:
     """A store of a topology. Each call blocks, and raises what :class:`StateClient` says."""
 
-    def __init__(self, asker: _Asker, topology: str, store: str) -> None:
+    def __init__(self, asker: _Asker, topology: str, store: str, *, stale: bool) -> None:
         self._asker = asker
+        self._said = {"stale": "true"} if stale else {}
         self._path = f"/api/v1/topologies/{_quoted(topology)}/stores/{_quoted(store)}"
 
     def get(self, key: Key) -> StateRow | None:
@@ -184,7 +201,7 @@ class StoreOfTopology:
         Those whose keys begin with ``prefix``, and of windows those that start at ``window``, or
         end there. A page is of one moment, and one that follows of a later one.
         """
-        chosen: dict[str, Any] = {"limit": _PAGE}
+        chosen: dict[str, Any] = {"limit": _PAGE, **self._said}
         if prefix:
             chosen["prefix"] = prefix
         if window is not None:
@@ -206,7 +223,8 @@ class StoreOfTopology:
 
     def _rows_of(self, key: Key, query: Mapping[str, Any]) -> list[StateRow]:
         place = f"/{_quoted(_text_of(key))}"
-        found = self._asker.ask(_Question(self._path, place, query, key=_bytes_of(key)))
+        said = {**query, **self._said}
+        found = self._asker.ask(_Question(self._path, place, said, key=_bytes_of(key)))
         return [_row_of(each, found["position"]) for each in found["rows"]]
 
 
@@ -285,7 +303,7 @@ class _Members:
                 self._urls.append(url)
             self._counts[question.path] = document.get("partitions", 0)
             for each in document.get("positions", [document.get("position")]):
-                if each is not None:
+                if each is not None and each.get("standby") is None:
                     self._owners[question.path, each["partition"]] = url
 
     def forget(self, url: str) -> None:
@@ -409,7 +427,7 @@ def _retry_after(answer: httpx.Response) -> float:
 
 
 def _row_of(found: Mapping[str, Any], position: Mapping[str, Any]) -> StateRow:
-    window = found["window"]
+    window, standby = found["window"], position.get("standby")
     return StateRow(
         key=found["key"],
         row=found["row"],
@@ -421,6 +439,7 @@ def _row_of(found: Mapping[str, Any], position: Mapping[str, Any]) -> StateRow:
         time=None if found["time"] is None else _moment(found["time"]),
         timers={each["name"]: _moment(each["due"]) for each in found["timers"]},
         problem=found["problem"],
+        standby=None if standby is None else StandbyCopy(standby["position"], standby["lag"]),
     )
 
 

@@ -374,7 +374,7 @@ def _state_by_key(channel: InboundKafkaChannel) -> d.StateTotals | None:
         amounts=dict(found.amounts),
         counts=dict(found.counts),
         operators=[_operator(each) for each in found.operators],
-        standbys=[standby_status(each) for each in reader.standbys()],
+        standbys=[standby_status(*each) for each in reader.standbys()],
     )
 
 

@@ -21,7 +21,7 @@ from headrace.extensions.streams.errors import QuestionError
 from headrace.extensions.streams.questions import KeyQuestion, PageQuestion
 from headrace.extensions.streams.section import StreamsProcessorConfig
 from headrace.ops.admin.document import Document, Number, Offset, SendableText
-from headrace.ops.admin.models import ApiError, unknown
+from headrace.ops.admin.models import ApiError, StandbyStatus, unknown
 from headrace.ops.admin.state import (
     MOST_KEYS,
     Asked,
@@ -31,6 +31,7 @@ from headrace.ops.admin.state import (
     reader_of,
     restore_status,
     restoring_error,
+    standby_status,
     time_of,
 )
 
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from headrace.channel.channel import InboundKafkaChannel
-    from headrace.extensions.keyed.state_reader import StatePartition, StateReader
+    from headrace.extensions.keyed.state_reader import RowsReader, StatePartition, StateReader
     from headrace.extensions.streams.operators import Output
     from headrace.extensions.streams.plan import Channel, Plan, Store
     from headrace.extensions.streams.runtime.store_reader import StoreReader, StoreRow, StoreRows
@@ -136,11 +137,13 @@ class StorePosition(Document):
     partition: Number
     """The partition's number."""
     offset: Offset | None
-    """The offset; null where the channel reads several topics."""
+    """The offset; null where the channel reads several topics, and of a copy."""
     offsets: dict[str, Offset]
-    """The same for each topic."""
+    """The same for each topic; of a copy none."""
     operator_time: datetime | None
     """The latest time of a record that came to the operator; null: it has none."""
+    standby: StandbyStatus | None
+    """The copy that the rows are of, and how far it is behind; null: they are the owner's."""
 
 
 class KeyRows(Document):
@@ -206,6 +209,14 @@ OneWindow = Annotated[
 OneTask = Annotated[
     int | None, Query(ge=0, le=1 << 31, description="Only this partition, wherever it is.")
 ]
+Stale = Annotated[
+    bool,
+    Query(
+        description="A copy of the partition may answer where its owner is not here: standby of a "
+        "position has how far it is behind. A member without one leads to the owner, or to a copy "
+        "where there is none."
+    ),
+]
 RowLimit = Annotated[int, Query(ge=1, le=MOST_KEYS, description="Rows of the page at most.")]
 
 
@@ -223,6 +234,11 @@ class _AskedStore(NamedTuple):
     def partitions(self) -> int:
         """Return how many partitions there are, 0 where that is not known yet."""
         return self.channel.topics.get(self.channel.config.topics[0], 0)
+
+    @property
+    def copied(self) -> list[int]:
+        """Return the partitions of other members of which a copy is kept here."""
+        return [each.partition for each in self.state.standbys()]
 
     @property
     def is_partitioned(self) -> bool:
@@ -277,6 +293,7 @@ class StoreReads:
         since: str | None,
         until: str | None,
         partition: int | None,
+        stale: bool,
     ) -> Response:
         """Return the rows of a key."""
         asked = self._asked(topology, store)
@@ -289,8 +306,10 @@ class StoreReads:
         others = held if partition is None and not asked.is_partitioned else ()
         with _as_api_errors():
             answered = self._find(asked, question, held, [expected, *others])
+            if answered is None and stale and expected not in held:
+                answered = _find_copied(asked, question, expected)
         if answered is None:
-            said = {"from": since, "to": until}
+            said = {"from": since, "to": until, "stale": "true" if stale else None}
             raise self._not_found_error(asked, key, expected, held, said)
         number, found = answered
         rows = [_row(asked, number, each) for each in found.rows]
@@ -375,8 +394,10 @@ class StoreReads:
         said: Mapping[str, str | None],
     ) -> ApiError:
         """Return why there is nothing to show of a key here."""
-        if number not in held and number < asked.partitions:
-            what = Asked(f"key {key}", key, f"{asked.path}/{quote(key, safe='')}", _given(said))
+        is_copied = said["stale"] is not None and number in asked.copied
+        if number not in held and not is_copied and number < asked.partitions:
+            path = f"{asked.path}/{quote(key, safe='')}"
+            what = Asked(f"key {key}", key, path, _given(said), stale=said["stale"] is not None)
             return held_elsewhere(self._controller, asked.channel, number, what)
         if number in held and held[number].restoring is not None:
             return restoring_error(asked.channel, held[number])
@@ -384,7 +405,8 @@ class StoreReads:
         return ApiError(
             HTTPStatus.NOT_FOUND,
             "unknown_key",
-            f"store {name} has no row of key {key}; it would be in partition {number}",
+            f"store {name} has no row of key {key}; it would be in partition {number}"
+            f"{', of which a copy is here' if is_copied else ''}",
             value=key,
             next_step=f"headrace streams rows {asked.plan.name} {name} shows its rows. Producers "
             "that do not partition as Kafka's own put keys elsewhere: name the partition",
@@ -400,17 +422,21 @@ class StoreReads:
         limit: int,
         after: str | None,
         partition: int | None,
+        stale: bool,
     ) -> Response:
         """Return a page of rows."""
         asked = self._asked(topology, store)
         (chosen,) = _bounds(asked, {"window": window})
         start, first = read_cursor(after) or (0, b"")
         said = {"prefix": prefix or None, "window": window, "limit": str(limit), "after": after}
+        said["stale"] = "true" if stale else None
         held = asked.state.partitions()
+        numbers = {each.partition for each in held}
         rows: list[str] = []
         positions: list[StorePosition] = []
         following: str | None = None
-        for number in self._numbers_of_page(asked, held, partition, said):
+        sources = self._sources_of_page(asked, held, partition, said)
+        for number in sorted(sources):
             if number < start:
                 continue
             if len(rows) == limit:
@@ -423,7 +449,7 @@ class StoreReads:
                 limit - len(rows),
             )
             with _as_api_errors():
-                found = asked.reader.page(asked.state, number, question)
+                found = asked.reader.page(sources[number], number, question)
             rows += [_row(asked, number, each) for each in found.rows]
             positions.append(_position(asked, number, found))
             if found.next is not None:
@@ -441,27 +467,36 @@ class StoreReads:
                     for each in held
                     if (progress := restore_status(each)) is not None
                 ],
-                elsewhere=max(0, asked.partitions - len(held)),
+                elsewhere=max(0, asked.partitions - len(numbers | sources.keys())),
                 rows=[],
             ).model_dump_json(),
             rows,
         )
 
-    def _numbers_of_page(
+    def _sources_of_page(
         self,
         asked: _AskedStore,
         held: Sequence[StatePartition],
         partition: int | None,
         said: Mapping[str, str | None],
-    ) -> list[int]:
-        """Return the partitions that a page is of: those here, or the one that is named."""
+    ) -> dict[int, RowsReader]:
+        """Return what reads the partitions of a page: those here, or the one that is named."""
+        stale, copies = said["stale"] is not None, asked.state.copies
+        sources: dict[int, RowsReader] = {}
+        if stale and copies is not None:
+            sources.update(dict.fromkeys(asked.copied, copies))
+        for each in held:
+            # of one that was a copy a moment ago nothing says how far it is
+            sources.pop(each.partition, None)
+            if each.restoring is None:
+                sources[each.partition] = asked.state
         if partition is None:
-            return [each.partition for each in held if each.restoring is None]
+            return sources
+        if partition in sources:
+            return {partition: sources[partition]}
         for each in held:
             if each.partition == partition:
-                if each.restoring is not None:
-                    raise restoring_error(asked.channel, each)
-                return [partition]
+                raise restoring_error(asked.channel, each)
         if partition >= _require_partitions(asked):
             raise ApiError(
                 HTTPStatus.NOT_FOUND,
@@ -470,7 +505,8 @@ class StoreReads:
                 value=str(partition),
                 next_step=f"it has {asked.partitions}, which are numbered from 0 on",
             )
-        what = Asked(f"that page of {asked.store.name}", str(partition), asked.path, _given(said))
+        name = f"that page of {asked.store.name}"
+        what = Asked(name, str(partition), asked.path, _given(said), stale=stale)
         raise held_elsewhere(self._controller, asked.channel, partition, what)
 
     def _plan(self, topology: str) -> Plan:
@@ -598,6 +634,20 @@ def _time(name: str, text: str) -> int:
     return found
 
 
+def _find_copied(
+    asked: _AskedStore, question: KeyQuestion, number: int
+) -> tuple[int, StoreRows] | None:
+    """Return the rows of a key in the copy of a partition; None: there is none of either.
+
+    Where the store has windows, none in the copy is an answer as well.
+    """
+    copies = asked.state.copies
+    if copies is None or number not in asked.copied:
+        return None
+    found = asked.reader.get(copies, number, question)
+    return (number, found) if found.rows or asked.reader.has_windows else None
+
+
 def _given(said: Mapping[str, str | None]) -> dict[str, str]:
     """Return what a request names, to be asked of another member."""
     return {name: text for name, text in said.items() if text is not None}
@@ -657,12 +707,22 @@ def _described(
 
 
 def _position(asked: _AskedStore, number: int, found: StoreRows) -> StorePosition:
-    progress = found.progress
+    from headrace.extensions.keyed.standby_reader import (  # noqa: PLC0415 - needs RocksDB
+        StandbyProgress,
+    )
+
+    progress, time = found.progress, time_of(found.time)
+    if isinstance(progress, StandbyProgress):
+        standby = standby_status(number, progress)
+        return StorePosition(
+            partition=number, offset=None, offsets={}, operator_time=time, standby=standby
+        )
     return StorePosition(
         partition=number,
         offset=progress.offset if len(progress.offsets) <= 1 else None,
         offsets=asked.state.offsets(number, progress),
-        operator_time=time_of(found.time),
+        operator_time=time,
+        standby=None,
     )
 
 

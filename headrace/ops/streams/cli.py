@@ -84,6 +84,10 @@ def rows(  # noqa: PLR0917 - one for each option
         int | None, typer.Option(min=0, metavar="N", help="Only this partition.")
     ] = None,
     *,
+    stale: Annotated[
+        bool,
+        typer.Option("--stale", help="Show rows of copies, too; it says how far those are behind."),
+    ] = False,
     json: Annotated[
         bool, typer.Option("--json", help="Print JSON for scripts, one line per row.")
     ] = False,
@@ -97,16 +101,18 @@ def rows(  # noqa: PLR0917 - one for each option
     """
     from headrace.ops.streams import rows as shown  # noqa: PLC0415 - takes a moment to import
 
+    copies = "true" if stale else None
     if key is None:
         if since is not None or until is not None:
             raise typer.BadParameter("choose windows of a KEY; name it", param_hint="--from, --to")
         wanted = {"prefix": prefix or None, "window": window, "partition": partition}
+        wanted["stale"] = copies
         return shown.rows_of_store(topology, store, limit, as_json=json, **wanted)
     if window is not None or prefix:
         raise typer.BadParameter(
             "choose rows of all keys; leave KEY out", param_hint="--window, --prefix"
         )
-    bounds = {"from": since, "to": until, "partition": partition}
+    bounds = {"from": since, "to": until, "partition": partition, "stale": copies}
     return shown.rows_of_key(topology, store, key, as_json=json, **bounds)
 
 

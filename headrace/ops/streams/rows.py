@@ -52,12 +52,16 @@ def rows_of_store(
 
     def command(client: AdminClient) -> int:
         found: list[dict[str, Any]] = []
+        copies: dict[int, str] = {}
         after: str | None = None
         while True:
             size = min(limit - len(found), _PAGE)
             query = _query({**wanted, "limit": size, "after": after})
             page = client.get(f"{_path(topology, store)}{query}")
             found += page["rows"]
+            for each in page["positions"]:
+                if each.get("standby") is not None:
+                    copies[each["partition"]] = _copy(each["standby"])
             after = page["next"]
             if after is None or len(found) >= limit:
                 break
@@ -67,6 +71,8 @@ def rows_of_store(
         if page["elsewhere"] and wanted.get("partition") is None:
             said = f"{page['elsewhere']} partitions are not this process's; ask the others"
             typer.echo(said, err=True)
+        for number, said in copies.items():
+            typer.echo(f"partition {number} is another member's: {said}", err=True)
         for each in page["restoring"]:
             progress = each["progress"]
             said = restoring(progress["percent"], progress["left_s"])
@@ -88,12 +94,20 @@ def _query(wanted: Mapping[str, str | int | None]) -> str:
 def _place(position: Mapping[str, Any]) -> str:
     """Return in words of which records rows are."""
     said = [f"partition {position['partition']}"]
+    if position.get("standby") is not None:
+        said.append(_copy(position["standby"]))
     if offsets := position["offsets"]:
         before = " and ".join(f"{offset} of {topic}" for topic, offset in sorted(offsets.items()))
         said.append(f"of the records before {before}")
     if position["operator_time"] is not None:
         said.append(f"operator time {position['operator_time']}")
     return " · ".join(said)
+
+
+def _copy(standby: Mapping[str, Any]) -> str:
+    """Return in words how far a copy is."""
+    lag = "unknown how far" if standby["lag"] is None else f"{standby['lag']} offsets"
+    return f"a copy as of offset {standby['position']} of the changelog, {lag} behind"
 
 
 def _print(rows: list[dict[str, Any]], *, as_json: bool) -> None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from headrace.core.records import Assignment, Batch
     from headrace.extensions.keyed.restore import RestoreProgress
     from headrace.extensions.keyed.runtime.parts import KeyedParts
-    from headrace.extensions.keyed.standby_reader import StandbyProgress
+    from headrace.extensions.keyed.standby_reader import StandbyReader
     from headrace.kafka import KafkaTopicCatalog
     from headrace.processors.contract import ChannelContext, GroupTasks
     from headrace.processors.engine import Engine
@@ -107,7 +107,7 @@ class KeyedProcessor(MicroBatchProcessor):
             phases=parts.phases,
             topics_of=self.held.topics_of,
             operators=parts.operators,
-            followed=self._followed,
+            copies=self._copies,
         )
 
     # --- the channel's life -----------------------------------------------------------------
@@ -251,8 +251,8 @@ class KeyedProcessor(MicroBatchProcessor):
     def state_reader(self) -> StateReader:
         return self._reader
 
-    def _followed(self) -> Mapping[int, StandbyProgress]:
-        return {} if self._opened is None else self._opened.restores.standbys.progress()
+    def _copies(self) -> StandbyReader | None:
+        return None if self._opened is None else self._opened.restores.standbys
 
     def _restoring(self) -> Mapping[int, RestoreProgress]:
         return {} if self._opened is None else self._opened.restores.restorer.progress()

@@ -39,8 +39,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from headrace.extensions.keyed.row import KeyRow
+    from headrace.extensions.keyed.standby_reader import StandbyProgress
     from headrace.extensions.keyed.state import CommittedRows, Progress
-    from headrace.extensions.keyed.state_reader import StateReader
+    from headrace.extensions.keyed.state_reader import RowsReader
     from headrace.extensions.streams.inline.batch import Batch
     from headrace.extensions.streams.kernels.partials import Parts
     from headrace.extensions.streams.plan import Plan, Store
@@ -76,14 +77,14 @@ class StoreRow(NamedTuple):
 
 
 class StoreRows(NamedTuple):
-    """Rows of a store in one partition, and where it is with them.
+    """Rows of a store in one partition, and where it is with them, or where its copy is.
 
     ``time`` is the operator time in milliseconds, None where there is none. ``next`` is what a page
     begins with that follows, None at the end.
     """
 
     rows: list[StoreRow]
-    progress: Progress
+    progress: Progress | StandbyProgress
     time: int | None
     next: bytes | None = None
 
@@ -98,14 +99,14 @@ class StoreReader(Protocol):
 
     has_windows: bool
 
-    def get(self, reader: StateReader, partition: int, question: KeyQuestion) -> StoreRows:
+    def get(self, reader: RowsReader, partition: int, question: KeyQuestion) -> StoreRows:
         """Return the rows of keys, or their windows that are not over, the latest one last.
 
         All of them are of one moment. A key without a row has none.
         """
         ...
 
-    def page(self, reader: StateReader, partition: int, question: PageQuestion) -> StoreRows:
+    def page(self, reader: RowsReader, partition: int, question: PageQuestion) -> StoreRows:
         """Return rows in the order of the store: by key, or by window and key."""
         ...
 
@@ -150,7 +151,7 @@ class _RowsByKey:
         self._prefix, self._time = rows_prefix(store.rows), time_key(store.rows)
         self._read = read
 
-    def get(self, reader: StateReader, partition: int, question: KeyQuestion) -> StoreRows:
+    def get(self, reader: RowsReader, partition: int, question: KeyQuestion) -> StoreRows:
         with reader.reading(partition) as rows:
             names = [self._prefix + key for key in question.keys]
             *values, time = rows.get_many([*names, self._time])
@@ -160,7 +161,7 @@ class _RowsByKey:
         found = self._read(list(there), list(there.values())) if there else []
         return StoreRows(found, progress, _number(time))
 
-    def page(self, reader: StateReader, partition: int, question: PageQuestion) -> StoreRows:
+    def page(self, reader: RowsReader, partition: int, question: PageQuestion) -> StoreRows:
         first = self._prefix + max(question.prefix, question.first)
         with reader.reading(partition) as rows:
             (time,) = rows.get_many([self._time])
@@ -260,7 +261,7 @@ class _TimeWindows:
         self._windows = windows
         self._step = windows.every // windows.pane
 
-    def get(self, reader: StateReader, partition: int, question: KeyQuestion) -> StoreRows:
+    def get(self, reader: RowsReader, partition: int, question: KeyQuestion) -> StoreRows:
         with reader.reading(partition) as rows:
             time = _operator_time(rows, self._time)
             numbers = self._open(time, question.since, question.until)
@@ -276,7 +277,7 @@ class _TimeWindows:
         found = self._rows.finish(names, merged, bounds * len(question.keys))
         return StoreRows(found, progress, time)
 
-    def page(self, reader: StateReader, partition: int, question: PageQuestion) -> StoreRows:
+    def page(self, reader: RowsReader, partition: int, question: PageQuestion) -> StoreRows:
         if question.window is not None and question.window % self._windows.every:
             raise QuestionError(
                 "invalid_window",
@@ -439,7 +440,7 @@ class _WindowsByKey:
         #: By how much the operator time passes the end of a window before it is over.
         self._reach = windows.grace + (windows.gap if isinstance(windows, SessionWindows) else 0)
 
-    def get(self, reader: StateReader, partition: int, question: KeyQuestion) -> StoreRows:
+    def get(self, reader: RowsReader, partition: int, question: KeyQuestion) -> StoreRows:
         found = self._read(
             reader,
             partition,
@@ -456,7 +457,7 @@ class _WindowsByKey:
             )
         return found
 
-    def page(self, reader: StateReader, partition: int, question: PageQuestion) -> StoreRows:
+    def page(self, reader: RowsReader, partition: int, question: PageQuestion) -> StoreRows:
         window = question.window
         bounds = (None, None) if window is None else (window, window + 1)
         prefix = question.prefix
@@ -464,7 +465,7 @@ class _WindowsByKey:
 
     def _read(
         self,
-        reader: StateReader,
+        reader: RowsReader,
         partition: int,
         question: PageQuestion,
         ends: tuple[int | None, int | None],

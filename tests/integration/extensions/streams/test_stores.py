@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections import Counter
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -37,11 +38,20 @@ ADDRESSES = {"one": "127.0.0.2", "two": "127.0.0.3"}
 
 
 def member(
-    site: Site, code: ModuleType, function: str, options: dict[str, Any], name: str
+    site: Site,
+    code: ModuleType,
+    function: str,
+    options: dict[str, Any],
+    name: str,
+    *,
+    standbys: int = 0,
 ) -> dict[str, Any]:
     """Return the configuration of a member whose API has an address of its own."""
     host, port = ADDRESSES[name], free_port()
-    document = topology(site, code, function, options)
+    processor = {"max_records": 40, "state": {"standbys": standbys}}
+    document = topology(site, code, function, options, processor=processor)
+    # what asks for what a killed member had does so before its session is over
+    document["zookeeper"]["session_timeout"] = "20s"
     admin = {"host": host, "port": port, "advertised_url": f"http://{host}:{port}", "token": TOKEN}
     return {**document, "instance_id": name, "admin": admin}
 
@@ -111,6 +121,62 @@ def test_either_member_leads_to_every_key_and_so_does_the_one_that_is_left(site:
         produce(site, more, 2)
         wanted = counted([*sent, *more])
         assert wait_for(is_counted_by(store, wanted), Deadline.after(SPARK_WAIT))
+    stop(daemons["two"])
+
+
+@pytest.mark.timeout(400)
+def test_the_copy_of_a_killed_owner_answers_what_says_stale(site: Site) -> None:
+    """Rows come with the copy's lag, and a plain question gets none before the session is over.
+
+    Then the member has the partition itself, and its rows are of a copy no longer.
+    """
+    code, output = program(site), site.broker.create_topic(1)
+    options = {"clicks": site.topic, "output": output}
+    documents = {
+        name: member(site, code, "totals", options, name, standbys=1) for name in ADDRESSES
+    }
+    daemons = {name: site.daemon(each).start() for name, each in documents.items()}
+    for each in daemons.values():
+        each.wait_event("controller_started", SPARK_WAIT)
+
+    def is_shared() -> bool:
+        return [len(held(each, "totals")) for each in documents.values()] == [1, 1]
+
+    assert wait_for(is_shared, Deadline.after(SPARK_WAIT)), daemons["one"].text()
+    (moving,), (kept,) = (held(each, "totals") for each in documents.values())
+    sent = clicks(300, 3)
+    produce(site, sent, 2)
+    wanted = counted(sent)
+    with client_of(documents["two"]) as client:
+        store = client.store("shop", "totals", stale=True)
+
+        def is_copied() -> bool:
+            found = list(store.rows())
+            lags = {each.partition: each.standby and each.standby.lag for each in found}
+            rows = {each.key: each.row["n"] for each in found}
+            return (lags, rows) == ({kept: None, moving: 0}, wanted)
+
+        assert wait_for(is_copied, Deadline.after(SPARK_WAIT)), daemons["two"].text()
+        daemons["one"].signal(signal.SIGKILL)
+        daemons["one"].wait()
+        assert is_copied()
+        found = [row for url in URLS if (row := store.get(url)) is not None]
+        assert {each.key: each.row["n"] for each in found} == wanted
+        theirs = next(each for each in found if each.partition == moving)
+        assert (theirs.offsets, theirs.standby and theirs.standby.lag) == ({}, 0)
+        url = documents["two"]["admin"]["advertised_url"]
+        with httpx.Client(trust_env=False, headers={"Authorization": f"Bearer {TOKEN}"}) as plain:
+            path = f"/api/v1/topologies/shop/stores/totals/{quote(theirs.key, safe='')}"
+            answer = plain.get(url + path)
+        assert (answer.status_code, answer.json()["error"]) == (307, "held_elsewhere")
+        assert answer.headers["location"].startswith(documents["one"]["admin"]["advertised_url"])
+
+        def is_taken_over() -> bool:
+            found = list(store.rows())
+            rows = {each.key: each.row["n"] for each in found}
+            return rows == wanted and all(each.standby is None for each in found)
+
+        assert wait_for(is_taken_over, Deadline.after(SPARK_WAIT)), daemons["two"].text()
     stop(daemons["two"])
 
 

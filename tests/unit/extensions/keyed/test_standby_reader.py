@@ -145,6 +145,36 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
     rig.store.close()
 
 
+def test_a_copy_is_read_with_the_position_that_its_rows_are_of(rig: Rig) -> None:
+    """One that is not followed yet, that waits after an error, or that was left is refused."""
+
+    def is_refused() -> bool:
+        try:
+            with rig.reader.reading(0):
+                return False
+        except StateStoreError as error:
+            return "the copy of partition 0 is not followed" in str(error)
+
+    rig.log.append(b"a", b"b")
+    assert is_refused()
+    rig.reader.follow([0])
+    assert is_refused()
+    rig.turn()
+    with rig.reader.reading(0) as rows:
+        assert rows.progress == StandbyProgress(2, 0)
+        assert rows.get_many([b"a", b"x"]) == [b"0", None]
+        assert [key for key, _ in rows.scan(b"")] == [b"a", b"b"]
+    rig.log.sent.append(Fetched(out_of_range=[LOG]))
+    rig.turn()
+    assert is_refused()
+    rig.turn()
+    with rig.reader.reading(0) as rows:
+        assert isinstance(rows.progress, StandbyProgress)
+        assert rows.progress.position == 0
+    rig.reader.follow([])
+    assert is_refused()
+
+
 def test_rows_come_with_their_position(rig: Rig) -> None:
     """Rows that were read count after a crash too: no note has to follow them."""
     rig.log.append(b"a", b"b")

@@ -752,10 +752,10 @@ def test_readers_have_the_former_rows_while_a_commit_is_encoded() -> None:
             assert store.encoding.wait(PATIENCE)
             assert state.is_ready(0)
             with state.reading(0) as rows:
-                assert (rows.get_many([b"a"]), rows.progress.offset) == ([None], 1)
+                assert (rows.get_many([b"a"]), rows.progress) == ([None], Progress({"t": 1}, 1))
             assert state.committed(key) == (None, Progress({"t": 1}, 1))
         finally:
             store.go_on.set()
         applied.result(PATIENCE)
     with state.reading(0) as rows:
-        assert (rows.get_many([b"a"]), rows.progress.offset) == ([b"1"], 2)
+        assert (rows.get_many([b"a"]), rows.progress) == ([b"1"], Progress({"t": 2}, 2))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from headrace.core.letter_headers import LetterHeaders
 from headrace.extensions.keyed.errors import StateStoreError
+from headrace.extensions.keyed.state import Progress
 from headrace.extensions.keyed.state_reader import StateReader
 from headrace.extensions.streams.errors import QuestionError
 from headrace.extensions.streams.questions import KeyQuestion, PageQuestion
@@ -177,6 +178,7 @@ def test_rows_are_committed_ones_with_their_progress() -> None:
     asked.run.run("clicks", [(b"a", b'{"n":3}', 2_000)], commits=False)
     found = asked.get(b"a")
     assert of(found.rows) == [("a", {"key": "a", "begin": None, "n": 1, "sum": 2})]
+    assert isinstance(found.progress, Progress)
     assert (found.progress.offset, found.rows[0].time, found.time) == (1, 1_000, None)
     assert asked.get(b"b").rows == []
 

@@ -13,13 +13,13 @@ from headrace.extensions.keyed.restore import RestoreProgress
 from headrace.ops.admin.client import AnswerError
 from headrace.ops.streams.rows import rows_of_key, rows_of_store
 from tests.unit.ops.admin.test_state import asked, kept, printed
-from tests.unit.ops.admin.test_stores import STORES, shown
+from tests.unit.ops.admin.test_stores import STORES, copied, shown
 
 if TYPE_CHECKING:
     from tests.unit.ops.admin.scene import Scene
     from tests.unit.ops.admin.test_state import Kept
 
-__all__ = ["kept", "shown"]
+__all__ = ["copied", "kept", "shown"]
 
 
 @pytest.mark.usefixtures("shown")
@@ -43,6 +43,21 @@ def test_the_command_shows_rows_for_people_and_for_scripts(
     assert json.loads(line) == bare.get(f"{STORES}/minutes/a?from=60001").json()["rows"][0]
     with pytest.raises(AnswerError, match="store totals has no row of key b"):
         rows_of_key("shop", "totals", "b", as_json=False)(asked(bare))
+
+
+@pytest.mark.usefixtures("shown", "copied")
+def test_the_command_says_how_far_the_copy_is_that_rows_are_of(
+    bare: Scene, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Beside a key, and after a list on the other output, so that scripts read rows alone."""
+    place = "a copy as of offset 80 of the changelog, 12 offsets behind"
+    printed(capsys)
+    assert rows_of_key("shop", "totals", "d", as_json=False, stale="true")(asked(bare)) == 0
+    assert printed(capsys)[0][0] == f"d · partition 1 · {place}"
+    assert rows_of_store("shop", "totals", 9, as_json=True, stale="true")(asked(bare)) == 0
+    lines, errors = printed(capsys)
+    assert [json.loads(line)["key"] for line in lines] == ["a", "ab", "d"]
+    assert f"partition 1 is another member's: {place}" in errors
 
 
 @pytest.mark.usefixtures("shown")

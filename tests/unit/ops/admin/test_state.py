@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
@@ -23,7 +23,7 @@ from headrace.extensions.keyed.phases import PhaseReader
 from headrace.extensions.keyed.restore import RestoreProgress
 from headrace.extensions.keyed.row import KeyRow, PartitionKey, RowChange
 from headrace.extensions.keyed.standby_reader import StandbyProgress
-from headrace.extensions.keyed.state import Layer, LayeredState, Progress
+from headrace.extensions.keyed.state import CommittedRows, Layer, LayeredState, Progress
 from headrace.extensions.keyed.state_reader import StateReader
 from headrace.extensions.keyed.store import RocksStore
 from headrace.keyed import Phase, Phases, at_clock, at_event
@@ -57,6 +57,23 @@ def test_the_two_keys_are_of_two_partitions() -> None:
 
 
 @dataclass
+class Copies:
+    """Copies of other members' partitions, which are as far as a test says."""
+
+    store: RocksStore
+    places: dict[int, StandbyProgress] = field(default_factory=dict)
+
+    def progress(self) -> dict[int, StandbyProgress]:
+        """Return how far each is."""
+        return self.places
+
+    @contextmanager
+    def reading(self, number: int) -> Iterator[CommittedRows]:
+        """Yield what the store has of a partition."""
+        yield CommittedRows(self.store, number, self.places[number])
+
+
+@dataclass
 class Kept:
     """The state of a channel, which a test writes as commits do."""
 
@@ -67,6 +84,7 @@ class Kept:
 
     def __post_init__(self) -> None:
         self.state = LayeredState(self.store)
+        self.copies = Copies(self.store)
         self.reader = StateReader(
             self.state,
             self.store,
@@ -74,6 +92,7 @@ class Kept:
             lambda: self.restoring,
             phases=self.phases,
             topics_of=lambda number: {f"id/{number}": "events"},
+            copies=lambda: self.copies,
         )
         for number in (0, 1):
             self.admit(number)
@@ -394,7 +413,7 @@ def test_standbys_stand_in_status_tasks_and_tables(bare: Scene, kept: Kept) -> N
     """Each copy is there with how far it is behind, and its keys are shown by no endpoint."""
     copies = {7: StandbyProgress(80, 12), 5: StandbyProgress(0, None, "no leader")}
     kept.reader = StateReader(
-        kept.state, kept.store, lambda: kept.held, dict, followed=lambda: copies
+        kept.state, kept.store, lambda: kept.held, dict, copies=lambda: Copies(kept.store, copies)
     )
     put = RowChange(None, KeyRow(b"1"))
     kept.store.put([ChangedRows.of([(PartitionKey(7, b"theirs"), put)])])
@@ -577,14 +596,15 @@ def test_a_page_after_nonsense_is_refused(bare: Scene, kept: Kept, after: str) -
     assert (name, message) == ("invalid_after", f"{after} is not the next of a page")
 
 
-def _publish(scene: Scene, admin: str | None) -> None:
-    """Publish the address of the other member's API."""
+def _publish(scene: Scene, admin: str | None, warm: frozenset[int] | None = None) -> None:
+    """Publish the address of the other member's API, and the tasks that it is warm for."""
     paths, session = GroupPaths("group"), scene.controller.zookeeper.session()
     node = session.get(paths.member("other"))
     document = MemberDocument.decode("", node.data)
     from dataclasses import replace  # noqa: PLC0415 - beside its one use
 
-    session.set(paths.member("other"), replace(document, admin=admin).encode())
+    document = replace(document, admin=admin, info=replace(document.info, warm=warm))
+    session.set(paths.member("other"), document.encode())
 
 
 @pytest.mark.parametrize("admin", ["https://other.example:9465", None])

@@ -14,6 +14,7 @@ from headrace.core.errors import ConfigError, UnreachableError
 from headrace.extensions.keyed.codecs import partition_of
 from headrace.extensions.keyed.row import KeyRow
 from headrace.keyed import at_event
+from headrace.ops.admin.state_client import StandbyCopy
 from tests.unit.ops.admin.scene import TOKEN
 from tests.unit.ops.admin.test_state import kept, with_state
 from tests.unit.ops.admin.test_stores import begin_of, row, shown
@@ -123,6 +124,7 @@ class Members:
 
     owners: dict[int, str] = field(default_factory=lambda: {0: ONE, 1: TWO})
     dead: set[str] = field(default_factory=set)
+    copies: set[str] = field(default_factory=set)
     refuses: Callable[[str, int], httpx.Response | None] = lambda *_: None
     asked: list[str] = field(default_factory=list)
     tokens: set[str | None] = field(default_factory=set)
@@ -139,10 +141,14 @@ class Members:
         refusal = self.refuses(url, number)
         if refusal is not None:
             return refusal
-        if self.owners[number] != url:
+        stale = request.url.params.get("stale") == "true" and url in self.copies
+        if self.owners[number] != url and not stale:
             place = f"{self.owners[number]}{request.url.raw_path.decode()}"
             return refused(307, "held_elsewhere", Location=place)
-        position = {"partition": number, "offset": 1, "offsets": {"t": 1}, "operator_time": None}
+        position: dict[str, Any] = {"partition": number, "offset": 1, "offsets": {"t": 1}}
+        if self.owners[number] != url:
+            standby = {"partition": number, "position": 8, "lag": 3, "problem": None}
+            position |= {"offset": None, "offsets": {}, "standby": standby}
         document = {"key": key, "partition": number, "window": None, "time": None, "row": url}
         one = {**document, "hex": False, "timers": [], "problem": None}
         return httpx.Response(200, json={"partitions": 2, "position": position, "rows": [one]})
@@ -214,6 +220,24 @@ def test_a_partition_is_asked_for_again_until_it_is_there() -> None:
     members.refuses = refuse
     assert members.who(members.client(), FIRST) == ONE
     assert len(steps) >= 8
+
+
+def test_a_copy_answers_for_a_dead_owner_where_the_store_is_stale() -> None:
+    """Rows have how far it is; the member is not taken for the owner, who is asked without it."""
+    members = Members(copies={ONE})
+    with members.client() as client:
+        stale = client.store("shop", "totals", stale=True)
+        found = stale.get(SECOND)
+        assert found is not None
+        assert (found.row, found.offsets, found.standby) == (ONE, {}, StandbyCopy(8, 3))
+        assert members.who(client, SECOND) == TWO
+        members.dead.add(TWO)
+        found = stale.get(SECOND)
+        assert found is not None
+        assert found.row == ONE
+        first = stale.get(FIRST)
+        assert first is not None
+        assert (first.row, first.standby) == (ONE, None)
 
 
 def test_a_dead_owner_is_waited_for_until_another_has_its_partition() -> None:

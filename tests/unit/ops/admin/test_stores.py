@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from headrace.extensions.keyed.codecs import partition_of
 from headrace.extensions.keyed.restore import RestoreProgress
 from headrace.extensions.keyed.row import KeyRow
+from headrace.extensions.keyed.standby_reader import StandbyProgress
 from headrace.ops.admin.models import Problem
 from headrace.ops.admin.stores import KeyRows, RowsPage
 from headrace.streams import Field, Row, Topology, count, key, tumbling, window_start
@@ -170,6 +171,7 @@ def test_a_row_has_the_operator_s_fields_and_its_offset(bare: Scene) -> None:
             "offset": 5,
             "offsets": {"events": 5},
             "operator_time": None,
+            "standby": None,
         },
         "rows": [
             {
@@ -389,6 +391,100 @@ def test_rows_of_another_member_lead_there_with_the_question(
         assert bare.get(f"{STORES}/totals").json()["elsewhere"] == 1
 
 
+@pytest.fixture
+def copied(kept: Kept) -> Kept:
+    """Return a state in which the second partition is another member's, and here is a copy."""
+    kept.held = {0}
+    kept.copies.places[1] = StandbyProgress(80, 12)
+    return kept
+
+
+@pytest.mark.usefixtures("shown", "copied")
+def test_a_copy_answers_what_says_stale_with_its_offset_and_lag(bare: Scene) -> None:
+    """The rows are there by key and on pages, and held partitions answer as ever."""
+    wanted = {
+        "partition": 1,
+        "offset": None,
+        "offsets": {},
+        "operator_time": None,
+        "standby": {"partition": 1, "position": 80, "lag": 12, "problem": None},
+    }
+    for path in ("totals/d?stale=true", "totals/d?partition=1&stale=true"):
+        answer = bare.get(f"{STORES}/{path}")
+        assert rows_of(answer) == [{"url": "d", "clicks": 7}]
+        assert answer.json()["position"] == wanted
+    page = bare.get(f"{STORES}/totals?partition=1&stale=true")
+    assert rows_of(page) == [{"url": "d", "clicks": 7}]
+    assert page.json()["positions"] == [wanted]
+    whole = bare.get(f"{STORES}/totals?stale=true").json()
+    assert [each["key"] for each in whole["rows"]] == ["a", "ab", "d"]
+    assert [each["standby"] is None for each in whole["positions"]] == [True, False]
+    assert whole["elsewhere"] == 0
+    plain, stale = (bare.get(f"{STORES}/totals/a{query}") for query in ("", "?stale=true"))
+    assert plain.content == stale.content
+
+
+@pytest.mark.usefixtures("shown", "copied")
+def test_a_copy_without_a_row_says_that_it_is_one(bare: Scene) -> None:
+    """Status 404, as of an owner; windows that the copy lacks are no rows."""
+    absent = next(each for each in "efghij" if partition_of(each.encode(), 2) == 1)
+    _, message = problem(bare.get(f"{STORES}/totals/{absent}?stale=true"), 404)
+    assert message.endswith("it would be in partition 1, of which a copy is here")
+    answer = bare.get(f"{STORES}/minutes/{absent}?stale=true")
+    assert rows_of(answer) == []
+    assert answer.json()["position"]["standby"]["lag"] == 12
+
+
+@pytest.mark.usefixtures("shown", "copied")
+@pytest.mark.parametrize("said", ["", "stale=false"])
+def test_a_copy_never_answers_as_if_it_were_the_owner(bare: Scene, said: str) -> None:
+    """Without stale its rows are on no page, and its keys have no owner here."""
+    for path in ("totals/d?", "totals/d?partition=1&", "totals?partition=1&", "minutes/d?"):
+        assert problem(bare.get(f"{STORES}/{path}{said}"), 503)[0] == "not_owned"
+    whole = bare.get(f"{STORES}/totals?{said}").json()
+    assert [each["key"] for each in whole["rows"]] == ["a", "ab"]
+    assert whole["elsewhere"] == 1
+
+
+@pytest.mark.usefixtures("shown", "copied")
+def test_a_restored_partition_is_503_also_where_a_copy_would_do(bare: Scene, kept: Kept) -> None:
+    """The partition is held again, and nothing tells how far what is written of it is."""
+    kept.held = {0, 1}
+    kept.state.release(1)
+    for path in ("totals/d?stale=true", "totals?partition=1&stale=true"):
+        assert problem(bare.get(f"{STORES}/{path}"), 503)[0] == "restoring"
+
+
+def test_a_question_without_an_owner_leads_to_a_copy_if_it_says_stale(
+    bare: Scene, kept: Kept, shown: InboundKafkaChannel
+) -> None:
+    """Status 307 to a member that is warm for the partition, and 503 where none is."""
+    other = in_memory_channel(
+        Recorder(), bare.controller.broker, zookeeper=bare.controller.zookeeper, member="other"
+    )
+    with running(other):
+        eventually(lambda: len(other.partitions()) == 1 == len(shown.partitions()))
+        (here,) = (each.partition for each in shown.partitions())
+        # it has given this one up, and none has taken it yet
+        kept.held = set()
+        name = FIRST if here == 0 else SECOND
+        path = f"{STORES}/totals/{name}"
+        for admin, warm, status in (
+            ("https://other.example:9465", {here}, 307),
+            ("https://other.example:9465", {1 - here}, 503),
+            ("https://other.example:9465", None, 503),
+            (None, {here}, 503),
+        ):
+            _publish(bare, admin, None if warm is None else frozenset(warm))
+            found, message = problem(bare.get(f"{path}?stale=true"), status)
+            assert found == ("held_elsewhere" if status == 307 else "not_owned")
+            assert problem(bare.get(path), 503)[0] == "not_owned"
+            if status == 307:
+                assert f"events-{here}, of which member other has a copy" in message
+                place = f"{admin}{path}?partition={here}&stale=true"
+                assert bare.get(f"{path}?stale=true").headers["location"] == place
+
+
 @pytest.mark.usefixtures("shown")
 def test_rows_without_an_owner_are_503(bare: Scene, kept: Kept) -> None:
     """The channel has given the partition up, and nobody else has it: ask again."""
@@ -450,7 +546,7 @@ def test_no_question_fails(bare: Scene, data: st.DataObject) -> None:
     path = f"{STORES}/{quote(store, safe='')}"
     if data.draw(st.booleans()):
         path += f"/{quote(data.draw(_TEXTS), safe='')}"
-    options = ["from", "to", "window", "prefix", "after", "limit", "partition"]
+    options = ["from", "to", "window", "prefix", "after", "limit", "partition", "stale"]
     chosen = data.draw(st.dictionaries(st.sampled_from(options), _TEXTS, max_size=3))
     answer = bare.client.get(path, headers=bare.trusted, params=chosen)
     assert answer.status_code in {200, 404, 422, 503}, answer.text
