@@ -46,7 +46,7 @@ def _summary(
 
 @dataclass
 class Process:
-    """One process to make up."""
+    """One process to make up. ``rows`` are the answers to questions for keys of stores, by path."""
 
     channels: list[Made]
     session: SessionState = SessionState.CONNECTED
@@ -54,6 +54,7 @@ class Process:
     events: list[tuple[float, str, str, Subject, int, dict[str, Any]]] = field(default_factory=list)
     config: ConfigSummary = field(default_factory=_summary)
     topologies: list[TopologyPlan] = field(default_factory=list)
+    rows: dict[str, tuple[int, str]] = field(default_factory=dict)
 
     def answers(self) -> dict[str, Callable[[], Any]]:
         """Return what each path answers."""

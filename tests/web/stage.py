@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from headrace.core.clock import Deadline
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from starlette.requests import Request
-    from starlette.responses import Response
 
     from tests.web.scenes import Process
 
@@ -33,7 +32,8 @@ class Stage:
     """Serves the page and what ``process``, which may be replaced at any time, answers.
 
     ``asked`` has the paths of the API that were asked for, ``posted`` those that something was sent
-    to, with who and what. ``token`` is what changes take.
+    to, with who and what, and ``questions`` the queries to stores. ``token`` is what changes and
+    rows take.
     """
 
     def __init__(self, process: Process) -> None:
@@ -41,6 +41,7 @@ class Stage:
         self.url = ""
         self.asked: list[str] = []
         self.posted: list[tuple[str, Any]] = []
+        self.questions: list[str] = []
         self.token = "the-token"
 
     def app(self) -> Starlette:
@@ -59,6 +60,12 @@ class Stage:
 
     async def _answer(self, request: Request) -> Response:
         self.asked.append(request.url.path)
+        if "/stores/" in request.url.path:
+            if request.headers.get("Authorization") != f"Bearer {self.token}":
+                return JSONResponse({"message": "no such token"}, status_code=401)
+            self.questions.append(str(request.url.query))
+            status, body = self.process.rows[request.scope["path"]]
+            return Response(body, status, media_type="application/json")
         return JSONResponse(self.process.answers()[request.url.path]())
 
 

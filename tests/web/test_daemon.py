@@ -10,6 +10,14 @@ import httpx
 import pytest
 
 from tests.integration.daemon.rig import WAIT, eventually
+from tests.integration.extensions.keyed.test_daemon import arrived
+from tests.integration.extensions.streams.test_daemon import (
+    URLS,
+    clicks,
+    produce,
+    program,
+    topology,
+)
 from tests.web.visit import accessibility, overflow, rows, until
 
 if TYPE_CHECKING:
@@ -178,3 +186,34 @@ def test_a_real_daemon_sends_the_policy(site: Site, path: str) -> None:
     headers = httpx.get(f"{url}{path}").headers
     assert headers["content-security-policy"].startswith("default-src 'none'")
     assert json.dumps(dict(headers)).count("nosniff") == 1
+
+
+def test_a_key_of_a_running_topology_is_looked_up(site: Site, visits: Visits) -> None:
+    """The row is the one of the API, and a key without one is told with the store's name."""
+    code, output = program(site), site.broker.create_topic(1)
+    document = topology(site, code, "totals", {"clicks": site.topic, "output": output})
+    token = "a-token-of-22-characters"
+    daemon, url = _start(site, {**document, "instance_id": "one", "admin": {"token": token}})
+    sent = clicks(50, 1)
+    produce(site, sent, 4)
+    wanted = sum(page == URLS[0] for page, _, _ in sent)
+    arrived(site, daemon, output, len({page for page, _, _ in sent}))
+    page = visits.open(url)
+    visits.expect_failures()
+    form = page.get_by_role("search", name="Look up a key in topology shop")
+    form.get_by_role("button", name="Look up").click()
+    page.fill("#token-value", token)
+    page.press("#token-value", "Enter")
+    form.get_by_label("Key").fill(URLS[0])
+
+    def is_counted() -> bool:
+        form.get_by_role("button", name="Look up").click()
+        page.wait_for_selector(".answer tbody tr")
+        shown = json.loads(page.inner_text(".answer code"))
+        return bool(shown == {"url": URLS[0], "n": wanted})
+
+    until(page, is_counted)
+    form.get_by_label("Key").fill("/nowhere")
+    form.get_by_label("Key").press("Enter")
+    page.wait_for_selector(".answer .wrong")
+    assert "store totals has no row of key /nowhere" in page.inner_text(".answer")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -226,6 +227,99 @@ def test_a_part_of_a_topology_leads_to_its_channel_by_keyboard(
     assert page.locator(".panel.channel h3").all_inner_texts() == ["shop.orders"]
     assert page.evaluate("() => document.activeElement.id") == "channel shop.orders"
     assert page.url == f"{stage.url}/"
+
+
+MINUTES = "/api/v1/topologies/shop/stores/minutes"
+
+
+def _answer_of_minutes(key: str, **standby: Any) -> tuple[int, str]:
+    """Return rows of a key as the API has them, with a number that is too large for a double."""
+    row = (
+        f'{{"key":{json.dumps(key)},"hex":false,"partition":1,"window":{{"start":"2013-01-01T05:00:00Z"'
+        ',"end":"2013-01-01T05:01:00Z"},"time":"2013-01-01T05:00:09Z","timers":[],"problem":null,'
+        '"row":{"who":"<b>ann</b>","n":9007199254740993,"rate":1.0}}'
+    )
+    position = {
+        "partition": 1,
+        "offset": None if standby else 400,
+        "offsets": {} if standby else {"orders": 400},
+        "operator_time": "2013-01-01T05:00:09Z",
+        "standby": standby or None,
+    }
+    head = {"topology": "shop", "store": "minutes", "partitions": 2, "position": position}
+    return 200, f'{json.dumps(head)[:-1]},"rows":[{row}]}}'
+
+
+def test_a_key_is_looked_up_in_a_store_with_its_windows(stage: Stage, visits: Visits) -> None:
+    """Rows are shown digit by digit, with their place, once the page has the token."""
+    stage.process = topology()
+    stage.process.rows[f"{MINUTES}/a/b"] = _answer_of_minutes("a/b")
+    stage.questions.clear()
+    page = visits.open(stage.url)
+    visits.expect_failures()
+    form = page.get_by_role("search", name="Look up a key in topology shop")
+    store = form.get_by_label("Store")
+    # a join of streams has no rows by key
+    assert store.locator("option").all_inner_texts() == ["minutes", "people"]
+    assert form.get_by_label("Windows from").is_visible()
+    store.select_option("people")
+    assert not form.get_by_label("Windows from").is_visible()
+    store.select_option("minutes")
+    form.get_by_label("Key").fill("a/b")
+    form.get_by_label("Windows from").fill("2013-01-01T05:00:00Z")
+    form.get_by_label("Key").press("Enter")
+    page.wait_for_selector("#token:not([hidden])")
+    page.fill("#token-value", stage.token)
+    page.press("#token-value", "Enter")
+    form.get_by_role("button", name="Look up").click()
+    page.wait_for_selector(".answer tbody tr")
+    found = page.locator(".answer")
+    cells = found.locator("tbody tr").locator("th, td").all_inner_texts()
+    window = "2013-01-01T05:00:00Z to 2013-01-01T05:01:00Z"
+    assert cells == ["a/b", window, '{"who":"<b>ann</b>","n":9007199254740993,"rate":1.0}']
+    place = "partition 1 · of the records before 400 of orders · operator time 2013-01-01T05:00:09Z"
+    assert found.locator("p").inner_text() == place
+    assert stage.questions == ["from=2013-01-01T05%3A00%3A00Z"]
+    assert page.inner_text("#announce") == "1 row"
+    assert accessibility(page) == []
+    page.set_viewport_size({"width": PHONE["width"], "height": PHONE["height"]})
+    until(page, lambda: overflow(page) == 0)
+
+
+def test_a_look_up_says_why_there_is_no_row_and_how_far_a_copy_is(
+    stage: Stage, visits: Visits
+) -> None:
+    """A refusal is shown with its next step, in place of the answer before."""
+    stage.process = topology()
+    copy = _answer_of_minutes("b", partition=1, position=80, lag=12, problem=None)
+    refusal = {
+        "error": "held_elsewhere",
+        "message": "key c is in events-1, which member two has",
+        "value": "c",
+        "next_step": "ask two's own API",
+    }
+    answers = {"b": copy, "c": (421, json.dumps(refusal))}
+    stage.process.rows |= {f"{MINUTES}/{key}": found for key, found in answers.items()}
+    stage.questions.clear()
+    page = visits.open(stage.url)
+    visits.expect_failures()
+    form = page.get_by_role("search", name="Look up a key in topology shop")
+    form.get_by_role("button", name="Look up").click()
+    page.fill("#token-value", stage.token)
+    page.press("#token-value", "Enter")
+    form.get_by_label("Copies, too").check()
+    form.get_by_label("Key").fill("b")
+    form.get_by_label("Key").press("Enter")
+    page.wait_for_selector(".answer tbody tr")
+    place = "a copy as of offset 80 of the changelog, 12 offsets behind"
+    assert place in page.inner_text(".answer")
+    assert stage.questions == ["stale=true"]
+    form.get_by_label("Key").fill("c")
+    form.get_by_label("Key").press("Enter")
+    page.wait_for_selector(".answer .wrong")
+    said = "key c is in events-1, which member two has: ask two's own API"
+    assert page.inner_text(".answer") == said
+    assert accessibility(page) == []
 
 
 def test_plans_are_asked_for_where_a_channel_has_one(stage: Stage, visits: Visits) -> None:

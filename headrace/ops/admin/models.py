@@ -570,9 +570,14 @@ def handle_errors(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _http_error)
 
 
-async def _api_error(_: Request, error: Exception) -> Response:
+async def _api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    return error.response()
+    answer = error.response()
+    # a script in a browser neither sees where a redirect leads nor may follow it to another member
+    is_led = error.status is HTTPStatus.TEMPORARY_REDIRECT
+    if is_led and "no-redirect" in request.headers.get("prefer", ""):
+        answer.status_code = HTTPStatus.MISDIRECTED_REQUEST
+    return answer
 
 
 async def _refused(_: Request, error: Exception) -> Response:

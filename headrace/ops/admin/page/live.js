@@ -131,8 +131,27 @@ export class Live {
     }
   }
 
+  /** Ask for rows: their document, or a problem in words; null: that takes the token. */
+  async look(path) {
+    try {
+      // a page does not get to see where it would be led
+      const answer = await this._fetch(path, { Prefer: "no-redirect" });
+      return JSON.parse(await answer.text(), exact);
+    } catch (error) {
+      if (error instanceof Refused) {
+        this.configRefused = true;
+        return null;
+      }
+      return { problem: error.nextStep ? `${error.message}: ${error.nextStep}` : error.message };
+    }
+  }
+
   async _get(path) {
-    const headers = { Accept: "application/json" };
+    return (await this._fetch(path)).json();
+  }
+
+  async _fetch(path, more = {}) {
+    const headers = { Accept: "application/json", ...more };
     if (this.token) headers.Authorization = `Bearer ${this.token}`;
     const answer = await fetch(path, {
       headers,
@@ -142,8 +161,8 @@ export class Live {
       signal: AbortSignal.timeout(PATIENCE),
     });
     if (answer.status === 401) throw new Refused();
-    if (!answer.ok) throw new Answered(await messageOf(answer));
-    return answer.json();
+    if (!answer.ok) throw await answeredOf(answer);
+    return answer;
   }
 
   /** Take so many records of a channel as seen. Returns null, "refused", or why it was not done. */
@@ -162,7 +181,7 @@ export class Live {
         this.configRefused = true;
         return "refused";
       }
-      if (!answer.ok) return await messageOf(answer);
+      if (!answer.ok) return (await answeredOf(answer)).message;
     } catch (error) {
       return error.message;
     }
@@ -238,10 +257,17 @@ export class Live {
   }
 }
 
-async function messageOf(answer) {
+async function answeredOf(answer) {
   try {
-    return (await answer.json()).message ?? answer.statusText;
+    const { message, next_step: nextStep } = await answer.json();
+    return Object.assign(new Answered(message ?? answer.statusText), { nextStep });
   } catch {
-    return `${answer.status} ${answer.statusText}`;
+    return new Answered(`${answer.status} ${answer.statusText}`);
   }
+}
+
+/** Keep the digits of numbers that are none of JavaScript's, where the browser can. */
+function exact(_, value, context) {
+  const isOther = typeof value === "number" && context?.source && String(value) !== context.source;
+  return isOther && JSON.rawJSON ? JSON.rawJSON(context.source) : value;
 }

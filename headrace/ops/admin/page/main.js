@@ -18,7 +18,7 @@ const table = new PartitionTable();
 const events = new EventList();
 const verdict = new Verdict(({ find }) => table.find({ text: find }), acknowledge);
 const overview = channelTable(toggle);
-const topologies = new Topologies(open);
+const topologies = new Topologies(open, look);
 /** Channels whose details somebody opened or closed; of up to so many they are open without that. */
 const chosen = new Map();
 const OPEN = 2;
@@ -72,6 +72,13 @@ async function acknowledge({ channel, counts }) {
   const problem = await live.acknowledge(channel, counts);
   if (problem === "refused") askToken();
   else announce(problem ? `Not acknowledged: ${problem}` : "Acknowledged");
+}
+
+/** Ask for rows of a store: they take the token also where the rest does not. */
+async function look(path) {
+  const found = await live.look(path);
+  if (found === null) askToken();
+  return found;
 }
 
 function stateOf() {

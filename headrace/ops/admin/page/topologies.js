@@ -1,6 +1,7 @@
 // Topologies as they are planned: parts as boxes with their operators, and the topics between them.
 import { byId, change, draw, each, make, say, show, updating } from "./dom.js";
 import { bytes, rate, seconds, short, words } from "./format.js";
+import { lookup } from "./lookup.js";
 
 /** Operators that stand as topics. */
 const ENDS = new Set(["stream", "to"]);
@@ -17,10 +18,14 @@ const FIGURES = [
   ["time lag", ({ operator_time_lag_s: lag }) => lag, seconds],
 ];
 
-/** Draws the plans. `onOpen(channel)` is called with the channel that was clicked. */
+/**
+ * Draws the plans. `onOpen(channel)` is called with the channel that was clicked, `ask(path)` for
+ * rows of stores.
+ */
 export class Topologies {
-  constructor(onOpen) {
+  constructor(onOpen, ask) {
     this._onOpen = onOpen;
+    this._ask = ask;
     this._list = byId("plans");
     new ResizeObserver(() => this._connect()).observe(this._list);
   }
@@ -29,7 +34,7 @@ export class Topologies {
   update(plans, channels) {
     show(byId("topologies"), plans.length > 0);
     const known = new Map(channels.map((channel) => [channel.name, channel]));
-    each(this._list, plans.map((plan) => ({ plan, known })), ({ plan }) => plan.name, () => planOf(this._onOpen));
+    each(this._list, plans.map((plan) => ({ plan, known })), ({ plan }) => plan.name, ({ plan }) => planOf(plan, this._onOpen, this._ask));
     this._connect();
   }
 
@@ -70,20 +75,22 @@ export function arrowsOf({ parts }) {
 
 const keyOf = ({ topic, part }) => (part ? `part ${part.channel}` : `topic ${topic}`);
 
-function planOf(onOpen) {
+function planOf({ name: topology }, onOpen, ask) {
   const name = make("h3", {});
   const about = make("p", { class: "about" });
   const columns = make("div", { class: "columns-of" });
   const arrows = draw("svg", { class: "arrows", "aria-hidden": "true" });
   const drawing = make("div", { class: "drawing" }, arrows, columns);
   const scroll = make("div", { class: "sideways", role: "group", tabindex: "0" }, drawing);
-  const element = make("article", { class: "panel plan" }, make("header", {}, name, about), scroll);
+  const keys = lookup(topology, ask);
+  const element = make("article", { class: "panel plan" }, make("header", {}, name, about), scroll, keys);
   let pairs = [];
   element.connect = () => connect(drawing, arrows, pairs);
   return updating(element, ({ plan, known }) => {
     pairs = arrowsOf(plan);
     say(name, plan.name);
     say(about, `group ${plan.group}`);
+    keys.update(plan);
     change(scroll, { "aria-label": `Plan of topology ${plan.name}` });
     const places = new Map(plan.parts.flatMap((part) => part.operators.map((each) => [each.place, each])));
     const items = columnsOf(plan).map((column, index) => ({ index, column: column.map((item) => ({ ...item, known, places })) }));

@@ -388,6 +388,8 @@ def test_rows_of_another_member_lead_there_with_the_question(
             assert problem(answer, 307 if admin else 421)[0] == "held_elsewhere"
             assert f"in events-{1 - here}, which member other has" in answer.json()["message"]
             assert answer.headers.get("location") == (f"{admin}{place}" if admin else None)
+            seen = bare.client.get(path, headers={**bare.trusted, "Prefer": "no-redirect"})
+            assert (seen.status_code, seen.content) == (421, answer.content)
         assert bare.get(f"{STORES}/totals").json()["elsewhere"] == 1
 
 
