@@ -21,7 +21,7 @@ from headrace.controller.preflight import preflight
 from headrace.controller.reload import Reloader
 from headrace.core.clock import Deadline
 from headrace.core.errors import ConfigError, FatalError, StartError
-from headrace.core.memory import GarbageCollector, limit_arenas
+from headrace.core.memory import GarbageCollector, limit_memory
 from headrace.core.stacks import log_stacks, stack_of
 from headrace.core.user_text import describe_error
 from headrace.extensions.otel.exports import open_log_export, open_metrics_export
@@ -164,7 +164,7 @@ def run(path: Path, until: Until | None = None) -> ExitCode:
         for problem in error.problems:
             sys.stderr.write(f"{problem}\n")
         return ExitCode.CONFIG
-    limit_arenas()
+    limit_memory()
     configure_logging(config.logging)
     install_hooks()
     try:

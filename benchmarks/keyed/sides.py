@@ -25,11 +25,8 @@ if TYPE_CHECKING:
 
 _SOURCE = Path(__file__).with_name("KafkaStreamsCount.java")
 
-#: Micro-batches of up to 100,000 records, of four partitions, with room for three of them.
-CHANNEL = {
-    "batch": {"max_records": 25_000, "linger": "100ms"},
-    "buffer": {"max_bytes": "512MiB"},
-}
+#: Micro-batches of up to 100,000 records, of four partitions.
+CHANNEL = {"batch": {"max_records": 25_000, "linger": "100ms"}}
 
 _WORK = "benchmarks.peer_sides.keyed_work"
 

@@ -22,6 +22,7 @@ from benchmarks.peer_sides.wire import Request, Wire
 from headrace.config import load
 from headrace.controller.controller import KafkaController
 from headrace.core.clock import Deadline
+from headrace.core.memory import give_back, limit_memory
 from headrace.extensions.keyed.names import changelog_name
 from headrace.extensions.spark.runtime import SparkRuntime
 from headrace.extensions.spark.settings import spark_settings
@@ -222,13 +223,15 @@ def _watch(processor: KeyedProcessor, tally: Tally) -> None:
 
 
 def main() -> None:
-    """Serve rounds."""
+    """Serve rounds, with memory as a daemon has it."""
+    limit_memory()
     wire = Wire()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     rounds = _Rounds()
     try:
         for request in wire.requests():
             rounds.read(wire, request)
+            give_back()
             wire.tell("stopped")
     finally:
         rounds.close()

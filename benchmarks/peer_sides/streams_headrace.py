@@ -17,7 +17,7 @@ from benchmarks.peer_sides.wire import Request, Wire
 from headrace.config import load
 from headrace.controller.controller import KafkaController
 from headrace.core.clock import Deadline
-from headrace.core.memory import give_back, limit_arenas
+from headrace.core.memory import give_back, limit_memory
 from headrace.extensions.spark.runtime import SparkRuntime
 from headrace.extensions.spark.settings import settings_of
 from headrace.processors.factory import build_processor
@@ -167,7 +167,7 @@ def _watch_end(processor: KeyedProcessor, tally: Tally) -> None:
 
 def main() -> None:
     """Serve rounds, with memory as a daemon has it."""
-    limit_arenas()
+    limit_memory()
     wire = Wire()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     session = _Session()

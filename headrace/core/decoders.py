@@ -38,7 +38,7 @@ class ColumnDecoder(Protocol):
         it is a row of null. Fields are found by their names.
 
         Raises:
-            RetryableError: it cannot work now: no record is to blame, and the batch is delivered again.
+            RetryableError: it cannot work now: the batch is delivered again.
         """
 
 

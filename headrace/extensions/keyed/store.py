@@ -210,7 +210,7 @@ _NAMES = "surrogatepass"
 #: What is added to a due time, so that those before 1970 stand in front as bytes, too.
 _BIAS = 1 << 63
 
-_MEMTABLE_BYTES = 64 << 20
+_MEMTABLE_BYTES = 32 << 20
 _BLOCK_CACHE_BYTES = 32 << 20
 
 #: What a row costs in the cache beside its bytes, about.

@@ -1,12 +1,14 @@
-"""How many arenas the C library has for the process's threads."""
+"""Memory of the process that goes back to the system, or to its other threads."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,15 +16,17 @@ from headrace.core.memory import ARENAS
 
 _ROOT = Path(__file__).parents[3]
 
-#: Takes memory on eight threads that are all alive, and prints how many arenas there are and
-#: whether anything was changed.
+#: Takes memory on eight threads that are all alive, then a block of 1 MiB after a larger one was
+#: freed, and prints the arenas, whether the block is mapped by itself, and Arrow's allocator.
 _SCRIPT = """
-import ctypes, sys, threading
-from headrace.core.memory import limit_arenas
+import ctypes, json, os, sys, threading
+import pyarrow
+from headrace.core.memory import limit_memory
 
-changed = limit_arenas()
+limit_memory()
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
+libc.free.argtypes = [ctypes.c_void_p]
 together = threading.Barrier(8)
 
 def take():
@@ -35,7 +39,19 @@ for thread in threads:
     thread.start()
 for thread in threads:
     thread.join()
-print(changed, flush=True)
+
+class Usage(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_int) for name in
+                ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks",
+                 "uordblks", "fordblks", "keepcost")]
+
+libc.mallinfo.restype = Usage
+libc.free(libc.malloc(8 << 20))
+before = libc.mallinfo().hblks
+libc.malloc(1 << 20)
+found = {"mapped": libc.mallinfo().hblks > before,
+         "arrow": pyarrow.default_memory_pool().backend_name}
+print(json.dumps(found), flush=True)
 libc.fdopen.restype = ctypes.c_void_p
 libc.malloc_info(0, ctypes.c_void_p(libc.fdopen(1, b"w")))
 libc.fflush(None)
@@ -46,9 +62,10 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def _run(**environment: str) -> tuple[str, int]:
-    """Return what the script says was changed, and how many arenas it has."""
-    kept = {name: value for name, value in os.environ.items() if name != "MALLOC_ARENA_MAX"}
+def _run(**environment: str) -> dict[str, Any]:
+    """Return what the script prints, and how many arenas it has."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    kept.pop("ARROW_DEFAULT_MEMORY_POOL", None)
     done = subprocess.run(
         [sys.executable, "-c", _SCRIPT],
         env={**kept, "PYTHONPATH": str(_ROOT), **environment},
@@ -57,15 +74,20 @@ def _run(**environment: str) -> tuple[str, int]:
         timeout=60,
         check=True,
     )
-    changed, _, info = done.stdout.partition("\n")
-    return changed, info.count("<heap nr=")
+    found, _, info = done.stdout.partition("\n")
+    return {**json.loads(found), "arenas": info.count("<heap nr=")}
 
 
-def test_threads_share_two_arenas() -> None:
-    """Eight threads at once have no more arenas than were allowed."""
-    assert _run() == ("True", ARENAS)
+def test_memory_that_is_freed_does_not_stay_with_threads() -> None:
+    """Eight threads share two arenas, large blocks are mapped by themselves, and so is Arrow's."""
+    assert _run() == {"arenas": ARENAS, "mapped": True, "arrow": "system"}
 
 
-def test_the_users_own_number_stays() -> None:
-    """A number in MALLOC_ARENA_MAX is left alone."""
-    assert _run(MALLOC_ARENA_MAX="5") == ("False", 5)
+def test_what_the_environment_sets_stays() -> None:
+    """Numbers and an allocator that the user chose are left alone."""
+    found = _run(
+        MALLOC_ARENA_MAX="5",
+        MALLOC_MMAP_THRESHOLD_="33554432",
+        ARROW_DEFAULT_MEMORY_POOL="mimalloc",
+    )
+    assert found == {"arenas": 5, "mapped": False, "arrow": "mimalloc"}
