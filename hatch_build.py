@@ -85,7 +85,7 @@ def compile_libraries(root: Path) -> str | None:
 def _compile(compiler: list[str], library: Path) -> str | None:
     """Compile the sources beside a library; return why it could not be."""
     sources = map(str, sorted(library.parent.glob("*.c")))
-    command = [*compiler, "-O2", "-shared", "-fPIC", "-o", str(library), *sources, "-ldl"]
+    command = [*compiler, "-O2", "-shared", "-fPIC", "-o", str(library), *sources, "-ldl", "-lm"]
     try:
         library.unlink(missing_ok=True)
         if shutil.which(compiler[0]) is None:

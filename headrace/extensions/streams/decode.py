@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.extensions.arrow.decode import read_rows
 from headrace.extensions.streams.expressions import FieldNode
 from headrace.extensions.streams.types import Kind
+from headrace.formats.json_values import JsonDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -80,12 +80,7 @@ def decode_values(
     if codec != "json":
         return _decode_plain(values, row, codec)
     kind = pa.struct([_in_json(each) for each in fields.values()])
-    rows, reasons = read_rows(values, kind)
-    if reasons:
-        places = np.full(len(values), -1)
-        good = np.setdiff1d(np.arange(len(values)), list(reasons))
-        places[good] = np.arange(len(good))
-        rows = rows.take(pa.array(places, mask=places < 0))
+    rows, reasons = JsonDecoder(kind).columns(values)
     present = pc.is_valid(rows).to_numpy(zero_copy_only=False)
     columns: dict[Node, pa.Array] = {}
     faults: dict[int, str] = {}

@@ -5,7 +5,7 @@
 
 /* Rises with every change that the caller in Python has to know of: a library that was not compiled
  * again is refused. */
-#define REVISION 1
+#define REVISION 2
 
 int headrace_formats_revision(void) { return REVISION; }
 
@@ -28,9 +28,9 @@ static void *zeros(size_t count, size_t size) {
 
 values_t values_of(const struct ArrowArray *array, int large) {
     static const int32_t nothing[1] = {0};
-    const void *ends = array->buffers[1];
+    const void *ends = array->buffers[1], *data = array->buffers[2];
     return (values_t){.valid = array->null_count == 0 ? NULL : array->buffers[0],
-                      .data = array->buffers[2],
+                      .data = data == NULL ? (const void *)nothing : data,
                       .ends = ends == NULL ? nothing : ends,
                       .offset = array->offset,
                       .count = array->length,
@@ -175,7 +175,7 @@ void level_grow(level_t *level) { level_resize(level, level->room ? 2 * level->r
 
 void column_grow(column_t *column, size_t more) {
     size_t size = column->size ? column->size : 256;
-    while (size - column->used < more)
+    while (size - column->used <= more)
         size *= 2;
     column->data = resized(column->data, size);
     column->size = size;

@@ -132,7 +132,7 @@ static inline void put_bit(column_t *column, int value) {
 
 /* Return where so many bytes of text can be written; ``used`` has to grow by as many as were. */
 static inline char *text_of(column_t *column, size_t size) {
-    if (column->size - column->used < size)
+    if (column->size - column->used <= size)
         column_grow(column, size);
     return column->data + column->used;
 }

@@ -15,7 +15,7 @@ from headrace.core.errors import StartError
 PATH = Path(__file__).with_name("libheadrace_formats.so")
 
 #: As in ``columns.c``.
-REVISION = 1
+REVISION = 2
 
 #: Bytes of an ``ArrowSchema``, two numbers and seven addresses, and of an ``ArrowArray``.
 _ARROW_SCHEMA, _ARROW_ARRAY = 72, 80
@@ -23,6 +23,10 @@ _ARROW_SCHEMA, _ARROW_ARRAY = 72, 80
 #: What each function takes and returns. Other threads of Python run while one of these does.
 _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "formats_revision": (c.c_int, ()),
+    "read_json": (
+        c.c_int64,
+        (c.c_void_p, c.c_void_p, c.c_int, c.c_int, c.c_void_p, c.c_void_p),
+    ),
 }
 
 

@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 _EPOCH = pa.decimal128(30, 12)
 _DIGITS = _EPOCH.precision
 
+
+def _read_decimal(kind: pa.Decimal128Type) -> pa.Decimal256Type:
+    """Return the type to read decimals as: Arrow does not see that a number exceeds 128 bits."""
+    return pa.decimal256(kind.precision, kind.scale)
+
+
 #: The digits behind the point that are microseconds, where the unit is the second and so on.
 _SCALES = {Timestamps.SECONDS: 6, Timestamps.MILLIS: 3, Timestamps.MICROS: 0}
 
@@ -32,7 +38,9 @@ def as_read(kind: pa.DataType, timestamps: Timestamps) -> pa.DataType:
     if pa.types.is_timestamp(kind):
         if kind.tz is None:
             return pa.string()
-        return kind if timestamps is Timestamps.ISO else _EPOCH
+        return kind if timestamps is Timestamps.ISO else _read_decimal(_EPOCH)
+    if pa.types.is_decimal(kind):
+        return _read_decimal(kind)
     if pa.types.is_struct(kind):
         return pa.struct([each.with_type(as_read(each.type, timestamps)) for each in kind])
     return pa.list_(as_read(kind.value_type, timestamps)) if pa.types.is_list(kind) else kind
@@ -53,7 +61,7 @@ def made(values: pa.Array, kind: pa.DataType, timestamps: Timestamps) -> pa.Arra
         items = made(values.values, kind.value_type, timestamps)
         return pa.ListArray.from_arrays(values.offsets, items, type=kind, mask=values.is_null())
     if pa.types.is_decimal(values.type) and pa.types.is_timestamp(kind):
-        values = _microseconds(values, timestamps)
+        values = _microseconds(values.cast(_EPOCH), timestamps)
     found = values.cast(kind)
     if pa.types.is_temporal(kind):
         _require_years(found)

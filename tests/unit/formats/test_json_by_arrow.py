@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from headrace.core.misfits import ExpectedObject
 from headrace.core.tables import Timestamps
-from headrace.extensions.arrow import decode
-from headrace.extensions.arrow.decode import _read, _Search, parse_ddl
+from headrace.extensions.arrow.decode import parse_ddl
+from headrace.formats import json_by_arrow
+from headrace.formats.json_by_arrow import _read, read_by_arrow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,16 +75,14 @@ def by_themselves(values: Sequence[bytes | None]) -> tuple[list[Any], list[int]]
         found = _read(pa.array([value], pa.binary()), KIND, Timestamps.ISO)
         if isinstance(found, str):
             bad.append(place)
-        else:
-            rows += found.to_pylist()
+        rows += [None] if isinstance(found, str) else found.to_pylist()
     return rows, bad
 
 
 def together(values: Sequence[bytes | None]) -> tuple[list[Any], list[int]]:
     """Return the same of what is found together."""
-    search = _Search(KIND, Timestamps.ISO)
-    search.find(pa.array(values, pa.binary()))
-    return search.rows().to_pylist(), sorted(search.bad)
+    rows, bad = read_by_arrow(pa.array(values, pa.binary()), KIND, Timestamps.ISO)
+    return rows.to_pylist(), bad
 
 
 @given(
@@ -98,7 +97,7 @@ def test_values_read_together_equal_single_ones(
     values: list[bytes | None], block: int, few: int
 ) -> None:
     """Values decoded together give the rows and places that each gives alone."""
-    with patch.object(decode, "_BLOCK", block), patch.object(decode, "_FEW", few):
+    with patch.object(json_by_arrow, "_BLOCK", block), patch.object(json_by_arrow, "_FEW", few):
         assert together(values) == by_themselves(values)
 
 
@@ -121,7 +120,7 @@ def test_three_of_a_hundred_that_are_none_have_no_value_read_by_itself(bad: list
     """Arrow says which they are: the others are read a few times over, a block at a time."""
     values = [made(number, bad) for number in range(4000)]
     with (
-        patch.object(decode, "_parsed", wraps=decode._parsed) as parsed,
+        patch.object(json_by_arrow, "_parsed", wraps=json_by_arrow._parsed) as parsed,
         patch.object(ExpectedObject, "misfit", side_effect=AssertionError) as looked,
     ):
         _, found = together(values)

@@ -1,0 +1,144 @@
+"""Values decoded to columns, beside what reads the same values and nothing else.
+
+JSON of about 200 and 900 bytes is decoded to all of its fields, and beside it by a loop of
+``orjson.loads``, which leaves a dictionary each. The time is this process's processor time.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from benchmarks.report import Report, say
+from benchmarks.rounds import SHORTEST, alternate
+from headrace.core.tables import Decode, Decoding, OnUndecodable
+from headrace.extensions.arrow.decode import ArrowDecoder
+from headrace.testing import records_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from benchmarks.rounds import Measured
+
+#: How fast JSON has to be beside the loop of orjson.
+TARGETS = {"ratio_to_orjson_200b": 1.0, "ratio_to_orjson_900b": 0.75}
+
+_SMALL = {
+    "id": "BIGINT",
+    "customer": "STRING",
+    "product": "STRING",
+    "quantity": "INT",
+    "price": "DOUBLE",
+    "paid": "BOOLEAN",
+    "note": "STRING",
+    "at": "BIGINT",
+}
+_TEXTS, _NUMBERS = 10, 12
+_LARGE = {
+    **_SMALL,
+    **{f"s{number}": "STRING" for number in range(_TEXTS)},
+    **{f"n{number}": "BIGINT" for number in range(_NUMBERS)},
+}
+
+#: One of so many values is none of the schema, where bad ones are measured.
+_BAD = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is decoded: batches of ``records``, in rounds of about ``seconds`` a side."""
+
+    rounds: int = 3
+    records: int = 50_000
+    seconds: float = SHORTEST
+
+
+def small(number: int) -> dict[str, Any]:
+    """Return a document of about 200 bytes."""
+    return {
+        "id": 1_000_000 + number,
+        "customer": f"customer-{number % 5000:08d}-abcdefgh",
+        "product": f"product-{number % 300:06d}-with-a-longer-name",
+        "quantity": number % 90,
+        "price": number / 7,
+        "paid": number % 3 == 0,
+        "note": None if number % 2 else "leave it at the door, and ring twice",
+        "at": 1_790_000_000_000_000 + number * 1000,
+    }
+
+
+def large(number: int) -> dict[str, Any]:
+    """Return a document of about 900 bytes."""
+    texts = {f"s{at}": f"{at}-{number}-lorem ipsum dolor sit amet, consect" for at in range(_TEXTS)}
+    return small(number) | texts | {f"n{at}": number * 31 + at for at in range(_NUMBERS)}
+
+
+def run(plan: Plan | None = None) -> Report:
+    """Compare, round by round. Blocks for about a minute."""
+    plan = plan or Plan()
+    figures: dict[str, Any] = {}
+    by_round: dict[str, list[float]] = {}
+    for name, document, columns in (("200b", small, _SMALL), ("900b", large, _LARGE)):
+        values = [orjson.dumps(document(number)) for number in range(plan.records)]
+        sides = {
+            "columns": _decoding(plan, values, columns),
+            "orjson": _reading(plan, values),
+        }
+        if name == "200b":
+            bad = [b"{" if at % _BAD == 0 else value for at, value in enumerate(values)]
+            sides["with_bad"] = _decoding(plan, bad, columns)
+        rounds = alternate(sides, plan.rounds, say=partial(_say, name))
+        ratio = f"json_ratio_to_orjson_{name}"
+        by_round[ratio] = rounds.ratios("columns", "orjson", "rate")
+        figures |= {
+            ratio: round(rounds.ratio("columns", "orjson", "rate"), 2),
+            f"{ratio}_target": TARGETS[f"ratio_to_orjson_{name}"],
+            f"json_{name}_records_per_cpu_s": round(rounds.median("columns", "rate")),
+            f"json_{name}_bytes": round(sum(map(len, values)) / len(values)),
+            **{f"json_{name}_{side}_rates": rounds.values(side, "rate") for side in sides},
+        }
+        if "with_bad" in sides:
+            cost = f"json_cost_of_bad_{name}"
+            by_round[cost] = rounds.ratios("columns", "with_bad", "rate")
+            figures[cost] = round(rounds.ratio("columns", "with_bad", "rate"), 2)
+    return Report("decode", {**figures, "rounds": plan.rounds, "records": plan.records}, by_round)
+
+
+def _say(name: str, line: str) -> None:
+    say(f"{name} {line}")
+
+
+def _decoding(plan: Plan, values: list[bytes], columns: dict[str, str]) -> Callable[[], Measured]:
+    """Return a round of the decoder of channels of type arrow; bad values are left out."""
+    ddl = ", ".join(f"{name} {kind}" for name, kind in columns.items())
+    decoder = ArrowDecoder(Decode(Decoding.JSON, ddl, OnUndecodable.SKIP))
+    table = records_table(values)
+    return _repeated(plan, lambda: decoder.apply(table))
+
+
+def _reading(plan: Plan, values: list[bytes]) -> Callable[[], Measured]:
+    """Return a round of the bare loop, whose dictionaries are dropped."""
+    return _repeated(plan, lambda: [orjson.loads(value) for value in values])
+
+
+def _repeated(plan: Plan, decode: Callable[[], object]) -> Callable[[], Measured]:
+    """Return a round that decodes the same batch again and again."""
+
+    def measure() -> Measured:
+        count, began, before = 0, time.perf_counter(), time.process_time()
+        while time.perf_counter() - began < plan.seconds:
+            decode()
+            count += plan.records
+        own = time.process_time() - before
+        return {
+            "records": count,
+            "seconds": round(time.perf_counter() - began, 3),
+            "own": round(own, 3),
+            "rate": round(count / own),
+        }
+
+    return measure
