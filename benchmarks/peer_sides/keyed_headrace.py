@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from shutil import rmtree
@@ -22,7 +23,7 @@ from benchmarks.peer_sides.wire import Request, Wire
 from headrace.config import load
 from headrace.controller.controller import KafkaController
 from headrace.core.clock import Deadline
-from headrace.core.memory import give_back, limit_memory
+from headrace.core.memory import GarbageCollector, limit_memory
 from headrace.extensions.keyed.names import changelog_name
 from headrace.extensions.spark.runtime import SparkRuntime
 from headrace.extensions.spark.settings import spark_settings
@@ -228,13 +229,10 @@ def main() -> None:
     wire = Wire()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     rounds = _Rounds()
-    try:
+    with closing(rounds), GarbageCollector(set).running():
         for request in wire.requests():
             rounds.read(wire, request)
-            give_back()
             wire.tell("stopped")
-    finally:
-        rounds.close()
 
 
 if __name__ == "__main__":

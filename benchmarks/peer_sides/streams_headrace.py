@@ -17,7 +17,7 @@ from benchmarks.peer_sides.wire import Request, Wire
 from headrace.config import load
 from headrace.controller.controller import KafkaController
 from headrace.core.clock import Deadline
-from headrace.core.memory import give_back, limit_memory
+from headrace.core.memory import GarbageCollector, limit_memory
 from headrace.extensions.spark.runtime import SparkRuntime
 from headrace.extensions.spark.settings import settings_of
 from headrace.processors.factory import build_processor
@@ -171,10 +171,9 @@ def main() -> None:
     wire = Wire()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     session = _Session()
-    with closing(session):
+    with closing(session), GarbageCollector(set).running():
         for request in wire.requests():
             _read(wire, request, session)
-            give_back()
             wire.tell("stopped")
 
 

@@ -78,7 +78,7 @@ def test_looks_are_taken_on_a_thread_of_their_own(
         threads.put(current_thread().name)
         raise ValueError("in a look")
 
-    monkeypatch.setattr("headrace.core.memory.INTERVAL", 0.1)
+    monkeypatch.setattr("headrace.core.memory._GIVING_BACK", 0.01)
     monkeypatch.setattr(GarbageCollector, "run_once", fail)
     with capture_logs() as logs, GarbageCollector(world.controller.claims).running():
         assert [threads.get(timeout=10) for _ in range(2)] == ["memory"] * 2

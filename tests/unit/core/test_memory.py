@@ -8,11 +8,13 @@ import platform
 import subprocess
 import sys
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
 
-from headrace.core.memory import ARENAS
+from headrace.core import memory
+from headrace.core.memory import ARENAS, GarbageCollector
 
 _ROOT = Path(__file__).parents[3]
 
@@ -91,3 +93,12 @@ def test_what_the_environment_sets_stays() -> None:
         ARROW_DEFAULT_MEMORY_POOL="mimalloc",
     )
     assert found == {"arenas": 5, "mapped": False, "arrow": "mimalloc"}
+
+
+def test_free_memory_goes_back_while_no_claim_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that owns the same partitions for months returns what is free all the same."""
+    returned = Event()
+    monkeypatch.setattr(memory, "_GIVING_BACK", 0.001)
+    monkeypatch.setattr(memory, "give_back", returned.set)
+    with GarbageCollector(set).running():
+        assert returned.wait(20)
