@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Mapping
 from functools import cache
@@ -36,6 +37,9 @@ _MOST_BYTES = 1 << 30
 #: The place of a bad value, and the byte at which that was found.
 _BAD = struct.Struct("=qq")
 
+#: The field that a reason names.
+_FIELD = re.compile(r"\] field (.+?): .* is expected, found ", re.DOTALL)
+
 
 class JsonDecoder:
     """Makes rows of objects in JSON: a :class:`headrace.core.decoders.ColumnDecoder`. Any thread.
@@ -54,19 +58,37 @@ class JsonDecoder:
 
         A reason is found when it is asked for.
         """
-        rows, bad = self._read(values)
+        rows, bad = self.read(values)
         return rows, _Reasons(self.why_bad, values, bad)
 
-    def why_bad(self, value: bytes | None) -> str:
-        """Return why a value is no row: field, what is expected and found, or the byte."""
-        return self._expected.why_undecodable(value)
+    def why_bad(self, value: bytes | None, where: str = "") -> str:
+        """Return why a value is no row: field, what is expected and found, and the byte.
 
-    def _read(self, values: pa.Array) -> tuple[pa.StructArray, dict[int, int]]:
-        """Return rows, and the places of bad values with the byte, -1 where it is not known."""
+        ``where`` is what :meth:`read` said of it.
+        """
+        said = self._expected.why_undecodable(value)
+        field = _FIELD.search(said)
+        if value is None or not where or field is None:
+            return said
+        # another field may have been bad before this one
+        member = re.escape(field[1].rpartition(".")[2].encode())
+        is_there = re.search(rb'"%s"[ \t\r\n]*:[ \t\r\n]*\Z' % member, value[: int(where)])
+        return said if is_there is None else f"{said}, at byte {where}"
+
+    def where_bad(self, values: pa.Array) -> list[str]:
+        """Return what :meth:`read` says of values, "" where it finds nothing bad."""
+        _, bad = self.read(values)
+        return [bad.get(place, "") for place in range(len(values))]
+
+    def read(self, values: pa.Array) -> tuple[pa.StructArray, dict[int, str]]:
+        """Return a row for each value, null where there is none, and the places of bad ones.
+
+        Each with the byte at which it was found, "" where that is not known.
+        """
         half = len(values) // 2
         if half and values.nbytes > _MOST_BYTES:
-            rows, bad = self._read(values[:half])
-            later, more = self._read(values[half:])
+            rows, bad = self.read(values[:half])
+            later, more = self.read(values[half:])
             bad |= {half + place: byte for place, byte in more.items()}
             return pa.concat_arrays([rows, later]), bad
         native = _native()
@@ -75,11 +97,11 @@ class JsonDecoder:
             if found is not None:
                 return found
         rows, places = read_by_arrow(values, self.kind, self._timestamps)
-        return rows, dict.fromkeys(places, -1)
+        return rows, dict.fromkeys(places, "")
 
     def _read_in_c(
         self, native: Any, values: pa.Array
-    ) -> tuple[pa.StructArray, dict[int, int]] | None:
+    ) -> tuple[pa.StructArray, dict[int, str]] | None:
         """Return the same; None where there is a type that it does not read."""
         given, made = ExportedValues(values), Made()
         bad = pa.allocate_buffer(_BAD.size * len(values))
@@ -93,7 +115,8 @@ class JsonDecoder:
         )
         if count < 0:
             return None
-        return made.array(self.kind), dict(_BAD.iter_unpack(bad.slice(0, count * _BAD.size)))
+        found = _BAD.iter_unpack(bad.slice(0, count * _BAD.size))
+        return made.array(self.kind), {place: str(byte) for place, byte in found}
 
 
 def _native() -> Any:
@@ -114,16 +137,18 @@ class _Reasons(Mapping[int, str]):
     """The reasons of bad values by their places, each found when it is asked for. Any thread."""
 
     def __init__(
-        self, why_bad: Callable[[bytes | None], str], values: pa.Array, bad: Mapping[int, int]
+        self,
+        why_bad: Callable[[bytes | None, str], str],
+        values: pa.Array,
+        bad: Mapping[int, str],
     ) -> None:
         self._why_bad = why_bad
         self._values = values
         self._bad = bad
 
     def __getitem__(self, place: int) -> str:
-        if place not in self._bad:
-            raise KeyError(place)
-        return self._why_bad(self._values[place].as_py())
+        where = self._bad[place]
+        return self._why_bad(self._values[place].as_py(), where)
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._bad)

@@ -16,6 +16,7 @@ from headrace.core.records import TopicPartition
 from headrace.core.tables import (
     FIX_UNDECODABLE,
     KAFKA_COLUMN,
+    KAFKA_FIELDS,
     Decode,
     Decoding,
     OnUndecodable,
@@ -223,9 +224,11 @@ class ArrowDecoder:
             return Decoded(with_kafka_column(rows, table))
         if self._treating is OnUndecodable.FAIL:
             first = min(bad)
-            raise _undecodable(table, first, self._of_said(bad[first]))
+            value = table.column("value")[first].as_py()
+            raise _undecodable(table, first, self._reason(value, bad[first]))
         others = _others(bad, table.num_rows)
-        readable = with_kafka_column(rows.filter(others), table.filter(others))
+        own = table.select(KAFKA_FIELDS).filter(others)
+        readable = with_kafka_column(rows.filter(others), own)
         if self._treating is OnUndecodable.SKIP:
             return Decoded(readable, _offsets(table, sorted(bad)))
         return Decoded(readable, rejected=self._rejected(table, bad))
@@ -233,21 +236,16 @@ class ArrowDecoder:
     def _rejected(self, table: pa.Table, bad: Mapping[int, str]) -> Undecodable:
         """Return the records at these positions, and why each is none."""
         positions = sorted(bad)
-        rows = table.take(pa.array(positions, pa.int64()))
-        if self._json is not None:
-            # found when letters are made, of the record's value
-            why_bad = self._json.why_bad
-            return UndecodableRows(rows, [""] * len(positions), lambda value, _: why_bad(value))
         said = [bad[position] for position in positions]
-        return UndecodableRows(rows, said, lambda _, text: custom_reason(text))
+        return UndecodableRows(table.take(pa.array(positions, pa.int64())), said, self._reason)
 
-    def _of_said(self, said: str) -> str:
-        return said if self._custom is None else custom_reason(said)
+    def _reason(self, value: bytes | None, said: str) -> str:
+        return custom_reason(said) if self._json is None else self._json.why_bad(value, said)
 
     def _columns(self, values: pa.Array) -> tuple[pa.StructArray, Mapping[int, str]]:
-        """Return a row for each value, null where there is none, and why, by position."""
+        """Return a row for each value, null where there is none, and what is said of bad ones."""
         if self._json is not None:
-            return self._json.columns(values)
+            return self._json.read(values)
         assert self._custom is not None, "there are two kinds"
         return decoded_rows(self._custom, values, self._kind)
 
@@ -268,6 +266,6 @@ def _undecodable(table: pa.Table, position: int, reason: str) -> UndecodableReco
 def _offsets(table: pa.Table, positions: Sequence[int]) -> dict[TopicPartition, list[int]]:
     found: dict[TopicPartition, list[int]] = {}
     rows = table.select(["topic", "partition", "offset"]).take(pa.array(positions, pa.int64()))
-    for row in rows.to_pylist():
-        found.setdefault(TopicPartition(row["topic"], row["partition"]), []).append(row["offset"])
+    for topic, partition, offset in zip(*(each.to_pylist() for each in rows.columns), strict=True):
+        found.setdefault(TopicPartition(topic, partition), []).append(offset)
     return found

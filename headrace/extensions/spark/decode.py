@@ -29,6 +29,7 @@ from headrace.core.tables import (
 from headrace.core.undecodable import UndecodableRows
 from headrace.extensions.spark.json_columns import CORRUPT, JsonColumns, refusals
 from headrace.extensions.spark.reducer import arrow_schema, send_by_value
+from headrace.formats.json_values import JsonDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -80,14 +81,14 @@ class Decoder:
         self._kind, self._custom = decode.kind, decode.custom
         self._json: JsonColumns | None = None
         self._columns = StructType()
-        self._expected = ExpectedObject(None)
+        self._values: JsonDecoder | None = None
         if decode.kind is not Decoding.NONE:
             self._columns = _columns(decode.kind, decode.schema)
         if decode.kind is Decoding.JSON:
             self._json = JsonColumns(self._columns, decode.schema or "", decode.timestamps)
             with suppress(PySparkException, pa.ArrowException):  # of types that Arrow has not
                 kind = pa.struct(list(arrow_schema(self._columns)))
-                self._expected = ExpectedObject(kind, decode.timestamps)
+                self._values = JsonDecoder(kind, decode.timestamps)
         if decode.custom is not None:
             decode.custom.load()
             send_by_value(decode.custom.factory)
@@ -147,7 +148,7 @@ class Decoder:
             raise UndecodableRecordError(
                 TopicPartition(topic, partition),
                 offset,
-                f"{self._reason(_bytes(value), said)}; {FIX_UNDECODABLE}",
+                f"{self._reason_of(_bytes(value), said)}; {FIX_UNDECODABLE}",
             )
         return DecodedFrame(readable)
 
@@ -162,12 +163,22 @@ class Decoder:
             for topic, partition, offset, found in bad.selectExpr(*_PLACE, _WHY).collect():
                 why.setdefault(TopicPartition(topic, partition), {})[offset] = found
             rows, said = _rows_at(tables, why)
+        if self._values is not None:
+            said = self._values.where_bad(rows.column("value").combine_chunks())
         return UndecodableRows(rows, said, self._reason)
+
+    def _reason_of(self, value: bytes | None, said: str) -> str:
+        """Return the reason of one record."""
+        if self._values is not None:
+            (said,) = self._values.where_bad(pa.array([value], pa.binary()))
+        return self._reason(value, said)
 
     def _reason(self, value: bytes | None, said: str) -> str:
         if self._custom is not None:
             return custom_reason(said)
-        return self._expected.why_undecodable(value)
+        if self._values is None:
+            return ExpectedObject(None).why_undecodable(value)
+        return self._values.why_bad(value, said)
 
     def _readable(self, parsed: DataFrame) -> DataFrame:
         columns = f"{_DECODED}.*"

@@ -135,10 +135,25 @@ def test_depth_has_no_limit_where_nothing_is_read() -> None:
     assert (rows[0]["n"], bad) == (1, [1])
 
 
-def test_a_reason_names_the_field_and_is_found_when_it_is_asked_for() -> None:
-    """Reasons are those of the explanation of values, by place."""
-    _, bad = JsonDecoder(KIND).columns(pa.array([b"{}", b'{"n": "x"}'], pa.binary()))
-    assert dict(bad) == {1: f'{MISFIT}: [TYPE] field n: INT is expected, found the text "x"'}
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (b'{"n": "x"}', '[TYPE] field n: INT is expected, found the text "x", at byte 6'),
+        (b'{"s" :\n7}', "[TYPE] field s: STRING is expected, found the number 7, at byte 7"),
+        (
+            b'{"l": [{"x": 1}, {"x": 1.5}]}',
+            "[TYPE] field l[1].x: BIGINT is expected, found the number 1.5, at byte 23",
+        ),
+        (b'{"l": {}, "n": "x"}', '[TYPE] field n: INT is expected, found the text "x"'),
+        (b'{"n": 1', "[NOT_JSON] at byte 7: ',' delimiter is expected, found the end"),
+        (b'{"s": "\xff"}', "[NOT_UTF8] at byte 7: 0xff is no UTF-8"),
+        (b'{"n": 1, "n": 2}', "[TWICE] field n is there twice"),
+    ],
+)
+def test_a_reason_names_the_field_and_its_byte(value: bytes, said: str) -> None:
+    """The byte is that of the field which is named, and left out where another one was first."""
+    _, bad = JsonDecoder(KIND).columns(pa.array([b"{}", value], pa.binary()))
+    assert dict(bad) == {1: f"{MISFIT}: {said}"}
     with pytest.raises(KeyError):
         bad[0]
 
