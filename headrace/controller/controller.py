@@ -277,11 +277,11 @@ class KafkaController:
         self.admin_url = admin_url
 
     def processor(
-        self, name: str, channel: ChannelConfig, kafka: KafkaConfig | None = None
+        self, name: str, channel: ChannelConfig, desired: Config | None = None
     ) -> BatchProcessor:
         """Build a channel's processor, which imports what it names. Blocks.
 
-        ``kafka`` is the section that its clients use, by default the one that runs.
+        ``desired`` has the sections that its clients use, by default it is what runs.
 
         Raises:
             StartError: code that it names cannot be imported or has a wrong shape.
@@ -294,8 +294,9 @@ class KafkaController:
             channel,
             self._spark_session,
             self.config.instance_id,
-            kafka or self.config.kafka,
+            (desired or self.config).kafka,
             self._identity.directory / "keyed" / name,
+            registry=(desired or self.config).registry,
         )
         self.code.note(name, channel)
         return built

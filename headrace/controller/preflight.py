@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.config import single_sinks
+from headrace.config.models.processor import MicroBatchConfig
 from headrace.core.extras import Extra
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from headrace.config import ChannelConfig, Config
     from headrace.config.errors import ConfigProblem, Steps
+    from headrace.config.models.processor import ProcessorConfig
 
 
 _PROPERTIES = ("kafka", "properties")
@@ -29,8 +31,20 @@ def preflight(config: Config) -> Iterator[ConfigProblem]:
     yield from _extras(config)
     yield from _kafka(config)
     for name, channel in config.channels.items():
-        for steps, sentence in channel.processor.refused():
+        for steps, sentence in (*channel.processor.refused(), *_schema_file(channel.processor)):
             yield ("channels", name, "processor", *steps), sentence
+
+
+def _schema_file(processor: ProcessorConfig) -> Iterator[ConfigProblem]:
+    """Yield why a file is no schema to read Avro by."""
+    chosen = processor.reader_schema if isinstance(processor, MicroBatchConfig) else None
+    if chosen is None or chosen.file is None:
+        return
+    from headrace.formats.avro.reader import file_fault  # noqa: PLC0415 - few channels have Avro
+
+    fault = file_fault(chosen.file)
+    if fault is not None:
+        yield ("reader_schema", "file"), fault
 
 
 def _extras(config: Config) -> Iterator[ConfigProblem]:

@@ -341,8 +341,7 @@ class ReloadRun:
         """Connect again, once it is known that a server answers there."""
         controller, former = self._controller, self._controller.config
         enabled = {name: c for name, c in desired.channels.items() if c.enabled}
-        kafka = desired.kafka
-        processors = {name: controller.processor(name, c, kafka) for name, c in enabled.items()}
+        processors = {name: controller.processor(name, c, desired) for name, c in enabled.items()}
         for name, channel in enabled.items():
             require_topics(desired.kafka, name, channel, self._deadline_in(LOOK_TIMEOUT))
         moves = any(change.steps[0] == "zookeeper" for change in changes)
@@ -357,7 +356,11 @@ class ReloadRun:
         if moves:
             self._move_session(former, desired)
         self._renew_spark(former, desired)
-        shared = {"kafka": desired.kafka, "zookeeper": desired.zookeeper}
+        shared = {
+            "kafka": desired.kafka,
+            "zookeeper": desired.zookeeper,
+            "registry": desired.registry,
+        }
         controller.adopt(former.model_copy(update={**shared, "channels": desired.channels}))
         self._open_all(enabled, processors)
         self.passes = self.passes or bool(self.recoded())

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from headrace.config.models.registry import RegistryConfig
+
 
 def build_processor(
     channel: config.ChannelConfig,
@@ -20,12 +22,15 @@ def build_processor(
     member: str,
     kafka: config.KafkaConfig | None = None,
     state: Path | None = None,
+    *,
+    registry: RegistryConfig | None = None,
 ) -> BatchProcessor:
     """Build what ``channel.processor`` describes, for a member of this name.
 
     ``spark`` is called only where it is needed. ``kafka`` is the cluster that is read, ``state``
-    the folder of the channel's own: for its state, and for what call its reducer is in. A process
-    imports the libraries of the processors that it builds only.
+    the folder of the channel's own: for its state, and for what call its reducer is in, and
+    ``registry`` has the schemas of its values. A process imports the libraries of the processors
+    that it builds only.
 
     Raises:
         StartError: code that it names cannot be imported or has a wrong shape.
@@ -33,7 +38,7 @@ def build_processor(
     """
     chosen, cluster = channel.processor, kafka or config.KafkaConfig()
     try:
-        made = chosen.build(config.ProcessorSite(channel, member, cluster, state, spark))
+        made = chosen.build(config.ProcessorSite(channel, member, cluster, state, spark, registry))
     except (HeadraceError, AssertionError):
         raise
     except (Exception, SystemExit) as error:

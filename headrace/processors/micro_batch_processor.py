@@ -14,6 +14,7 @@ from headrace.config import MicroBatchRejects
 from headrace.config.models.processor import MergingConfig, MicroBatchConfig
 from headrace.core.clock import SYSTEM_CLOCK
 from headrace.core.decoders import CustomDecoder
+from headrace.core.errors import ConfigError
 from headrace.core.records import offset_of
 from headrace.core.tables import Decode, Decoding, OnUndecodable, Timestamps
 from headrace.processors.admission import Admission, AdmissionRules
@@ -27,6 +28,7 @@ from headrace.sinks.errors import CommitConflictError
 
 if TYPE_CHECKING:
     from headrace.config import ChannelConfig, CustomDecoding, RejectsConfig
+    from headrace.config.models.registry import RegistryConfig
     from headrace.core.call_watch import CallWatch
     from headrace.core.clock import Deadline
     from headrace.core.errors import PartitionError
@@ -48,10 +50,26 @@ def decoder_of(named: CustomDecoding | None) -> CustomDecoder | None:
     return None if named is None else CustomDecoder(named.factory, named.keyword_arguments())
 
 
-def decode(chosen: MicroBatchConfig, rejects: RejectsConfig | None) -> Decode:
-    """Return what the configuration says of decoding. A decoder it names is imported later."""
+def decode(
+    chosen: MicroBatchConfig, rejects: RejectsConfig | None, registry: RegistryConfig | None = None
+) -> Decode:
+    """Return what the configuration says of decoding. A decoder it names is imported later.
+
+    Of Avro the reader's schema is read now, which may take the ``registry``.
+
+    Raises:
+        ConfigError: the reader's schema cannot be used.
+        StartError: the registry does not have it, or does not answer.
+    """
     word = rejects.undecodable if isinstance(rejects, MicroBatchRejects) else "fail"
     treating = OnUndecodable(word)
+    if chosen.in_avro:
+        from headrace.formats.avro import reader  # noqa: PLC0415 - few channels have Avro
+
+        if registry is None or chosen.reader_schema is None:
+            raise ConfigError(["decode: avro needs the section registry, and reader_schema"])
+        avro = reader.decoder_of(chosen.reader_schema, registry)
+        return Decode(Decoding.CUSTOM, None, treating, avro)
     custom = decoder_of(chosen.decoder)
     if custom is None:
         how = Timestamps(chosen.timestamps)

@@ -12,6 +12,7 @@ from headrace.config.delivery import DeliveryGuarantee
 from headrace.config.errors import FieldConflict
 from headrace.config.kind_table import KindTable
 from headrace.config.models.base import Hot, OnlyWith, Rebuilds, Restarts, Section
+from headrace.config.models.registry import ReaderSchemaConfig
 from headrace.config.models.rejects import DeliveredRejects, MicroBatchRejects, RejectsModel
 from headrace.config.types.addresses import Connector
 from headrace.config.types.scalars import (
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from headrace.config.errors import ConfigProblem, Steps
     from headrace.config.models.channel import ChannelConfig
     from headrace.config.models.kafka import KafkaConfig
+    from headrace.config.models.registry import RegistryConfig
     from headrace.core.extras import Extra
 
 
@@ -118,7 +120,8 @@ class ProcessorSite:
 
     ``member`` is the name of this member, ``kafka`` the cluster that the channel reads, ``state``
     the folder of the channel's own, None where it may leave nothing. ``spark`` returns the Spark
-    session that all channels share, started with the first call.
+    session that all channels share, started with the first call. ``registry`` has the schemas of
+    values, None where there is none.
     """
 
     channel: ChannelConfig
@@ -126,6 +129,7 @@ class ProcessorSite:
     kafka: KafkaConfig
     state: Path | None
     spark: Callable[[], Any]
+    registry: RegistryConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,8 +343,9 @@ class MicroBatchConfig(MergingConfig):
     """A processor that merges batches into micro-batches and decodes their values."""
 
     only: ClassVar = {
-        **only_of_decoder("decode", "none", "json"),
-        "schema": (OnlyWith.none_of("decode", "none", example="decode: json"),),
+        **only_of_decoder("decode", "none", "json", "avro"),
+        "schema": (OnlyWith.none_of("decode", "none", "avro", example="decode: json"),),
+        "reader_schema": (OnlyWith.one_of("decode", "avro"),),
         "timestamps": (OnlyWith.one_of("decode", "json"),),
     }
 
@@ -349,13 +354,17 @@ class MicroBatchConfig(MergingConfig):
 
     decode: Restarts[ColumnDecoder] = "none"
     """The form in which the reducer gets values: bytes (none), typed columns decoded from JSON
-    (json), or what a decoder of your own makes, given as its factory or the name of a plug-in."""
+    (json) or from Avro (avro), or what a decoder of your own makes, given as its factory or the
+    name of a plug-in."""
 
     decoder_options: Restarts[Annotated[Mapping[str, Any], Options()]] = Field(default={})
     """The keyword arguments of the decoder's factory."""
 
     ddl: Restarts[FreeText | None] = Field(default=None, alias="schema")
     """The columns to decode, in Spark's DDL, such as "carrier STRING, delay DOUBLE"."""
+
+    reader_schema: Restarts[ReaderSchemaConfig | None] = None
+    """The schema that gives the columns of decode: avro."""
 
     timestamps: Restarts[Literal["iso", "seconds", "millis", "micros"]] = "iso"
     """The form of each TIMESTAMP of the schema in JSON: text by ISO 8601 (iso), or a number of
@@ -372,9 +381,20 @@ class MicroBatchConfig(MergingConfig):
     def decoder(self) -> CustomDecoding | None:
         return CustomDecoding.of(self.decode, self.decoder_options)
 
+    @property
+    def in_avro(self) -> bool:
+        """Return whether values are Avro with ids of a registry."""
+        return self.decode == "avro"
+
     def conflicts(self) -> Iterator[FieldConflict]:
         yield from super().conflicts()
-        if self.decode != "none" and self.ddl is None:
+        if self.in_avro and self.reader_schema is None:
+            yield FieldConflict(
+                ("reader_schema",),
+                "is missing; decode: avro needs the schema to read by, as in "
+                "reader_schema: {subject: orders-value}",
+            )
+        if self.decode != "none" and not self.in_avro and self.ddl is None:
             yield FieldConflict(
                 ("schema",), f"is missing; decode: {self.decode} needs the columns to decode"
             )

@@ -28,7 +28,8 @@ from headrace.config.models.base import (
 )
 from headrace.config.models.channel import ChannelConfig
 from headrace.config.models.kafka import KafkaConfig, unknown_to_java
-from headrace.config.models.processor import SparkConfig
+from headrace.config.models.processor import MicroBatchConfig, SparkConfig
+from headrace.config.models.registry import RegistryConfig
 from headrace.config.models.topology import TOPOLOGY, TopologySection, with_channels
 from headrace.config.models.zookeeper import ZooKeeperConfig
 from headrace.config.types.scalars import Flag, FreeText, LocalPath, Name, OneOrMore, Port
@@ -105,6 +106,9 @@ class Config(Section):
     zookeeper: Reconnects[ZooKeeperConfig] = ZooKeeperConfig()
     """The ZooKeeper ensemble."""
 
+    registry: Reconnects[RegistryConfig | None] = None
+    """The schema registry, for channels with decode: avro; null: none."""
+
     spark: Rebuilds[SparkConfig] = SparkConfig()
     """The Spark session."""
 
@@ -144,6 +148,7 @@ class Config(Section):
             yield FieldConflict(("channels",), f"{said} a mapping with at least one entry")
         yield from self._twice()
         yield from self._letters_in_circles()
+        yield from self._without_registry()
         reading = [name for name, channel in self.channels.items() if channel.by_reference]
         if reading and self.spark.connector is None:
             yield FieldConflict(
@@ -174,6 +179,17 @@ class Config(Section):
                     "topics of both",
                 )
             first.setdefault(channel.group, name)
+
+    def _without_registry(self) -> Iterator[FieldConflict]:
+        """Yield channels that need a schema registry where there is none."""
+        for name, channel in self.channels.items():
+            chosen = channel.processor
+            if self.registry is None and isinstance(chosen, MicroBatchConfig) and chosen.in_avro:
+                yield FieldConflict(
+                    ("channels", name, "processor", "decode"),
+                    "is avro, whose values name their schemas by ids of a registry; give "
+                    "registry.url",
+                )
 
     def _letters_in_circles(self) -> Iterator[FieldConflict]:
         """Yield dead letters that channels would hand to each other without end."""

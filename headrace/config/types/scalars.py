@@ -236,7 +236,7 @@ def _factory_of(kind: PluginKind, *own: str) -> Callable[[str], str]:
         if found:
             raise refuse(f"is offered by several packages; give one of {', '.join(sorted(found))}")
         names = ", ".join(plugin.name for plugin in plugins) or "none"
-        ours = f"{', '.join(own)} or " if own else ""
+        ours = f"{', '.join(own)}, or " if own else ""
         raise refuse(
             f"is no plug-in of {kind.value}; installed are {names}; install its package, or give "
             f"{ours}an import path such as package.module:name"
@@ -252,8 +252,8 @@ SinkFactory = Annotated[str, _FACTORY, AfterValidator(_factory_of(PluginKind.SIN
 ProcessorFactory = Annotated[str, _FACTORY, AfterValidator(_factory_of(PluginKind.PROCESSOR))]
 ColumnDecoder = Annotated[
     str,
-    Text(f"none, json, {_FACTORY_TEXT}", _FACTORY_PATTERN),
-    AfterValidator(_factory_of(PluginKind.DECODER, "none", "json")),
+    Text(f"none, json, avro, {_FACTORY_TEXT}", _FACTORY_PATTERN),
+    AfterValidator(_factory_of(PluginKind.DECODER, "none", "json", "avro")),
 ]
 ValueDecoder = Annotated[
     str,

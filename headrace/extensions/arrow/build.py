@@ -27,5 +27,5 @@ def build_arrow(chosen: ArrowProcessorConfig, site: ProcessorSite) -> BatchProce
     sink = open_sink(channel, site.member, site.kafka)
     calls = CallWatch(None if site.state is None else site.state / "call")
     reducer = WatchedReducer(load_arrow_reducer(chosen.reducer), calls)
-    engine = ArrowEngine(reducer, decode(chosen, channel.rejects), calls)
+    engine = ArrowEngine(reducer, decode(chosen, channel.rejects, site.registry), calls)
     return micro_batch_processor(channel, engine, sink, calls)

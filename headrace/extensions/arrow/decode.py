@@ -197,12 +197,14 @@ class ArrowDecoder:
         self._custom = decode.custom
         self._kind: pa.StructType | None = None
         self._json: JsonDecoder | None = None
-        if decode.kind is not Decoding.NONE:
+        if decode.custom is not None:
+            decode.custom.load()
+        if decode.custom is not None and decode.schema is None:
+            self._kind = decode.custom.kind
+        if decode.kind is not Decoding.NONE and self._kind is None:
             self._kind = pa.struct(list(schema_of(decode.kind, decode.schema)))
         if decode.kind is Decoding.JSON:
             self._json = JsonDecoder(self._kind, decode.timestamps)
-        if decode.custom is not None:
-            decode.custom.load()
 
     def treating(self, undecodable: OnUndecodable) -> ArrowDecoder:
         """Return one with the same schema that treats undecodable records so. Any thread."""

@@ -35,7 +35,7 @@ def build_spark(chosen: SparkProcessorConfig, site: ProcessorSite) -> BatchProce
     for each in config.single_sinks(channel.sink).values():
         if each.code is not None:
             send_by_value(load_callable(each.code))
-    decoding = decode(chosen, channel.rejects)
+    decoding = decode(chosen, channel.rejects, site.registry)
     engine = SparkEngine(runtime, reducer_of(chosen), decoding, source)
     return micro_batch_processor(channel, engine, sink)
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from pyspark.sql.utils import get_active_spark_context
 
@@ -82,16 +83,19 @@ class Decoder:
         self._json: JsonColumns | None = None
         self._columns = StructType()
         self._values: JsonDecoder | None = None
-        if decode.kind is not Decoding.NONE:
+        if decode.custom is not None:
+            decode.custom.load()
+            send_by_value(decode.custom.factory)
+        own = None if decode.custom is None or decode.schema else decode.custom.kind
+        if own is not None:
+            self._columns = _own_columns(own)
+        elif decode.kind is not Decoding.NONE:
             self._columns = _columns(decode.kind, decode.schema)
         if decode.kind is Decoding.JSON:
             self._json = JsonColumns(self._columns, decode.schema or "", decode.timestamps)
             with suppress(PySparkException, pa.ArrowException):  # of types that Arrow has not
                 kind = pa.struct(list(arrow_schema(self._columns)))
                 self._values = JsonDecoder(kind, decode.timestamps)
-        if decode.custom is not None:
-            decode.custom.load()
-            send_by_value(decode.custom.factory)
 
     def treating(self, undecodable: OnUndecodable) -> Decoder:
         """Return one with the same schema that treats undecodable records so. Any thread."""
@@ -266,6 +270,19 @@ def _offsets(places: Iterable[Any]) -> dict[TopicPartition, list[int]]:
 
 def _bytes(data: bytearray | None) -> bytes | None:
     return None if data is None else bytes(data)
+
+
+def _own_columns(kind: pa.StructType) -> StructType:
+    """Return the columns that a decoder says by itself that it makes."""
+    columns = StructType()
+    for each in kind:
+        try:
+            columns.add(each.name, from_arrow_type(each.type, prefer_timestamp_ntz=True))
+        except (PySparkException, TypeError) as error:
+            raise ConfigError(
+                [f"field {each.name} is {each.type}, of which Spark has no column; leave it out"]
+            ) from error
+    return columns
 
 
 def _columns(kind: Decoding, ddl: str | None) -> StructType:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from headrace.channel.pauses import PauseReason
 from headrace.channel.states import ChannelState
 from headrace.coordinators.member_info import AssignmentState, MemberState
+from headrace.core.records import TopicPartition
+from headrace.formats.registry import WAITS
 from headrace.ops.admin.ports import ProcessPhase
 from headrace.zookeeper.protocol import SessionState
 
@@ -79,6 +81,10 @@ def _reasons_of(name: str, channel: InboundKafkaChannel) -> Iterator[str]:
             f"channel {name}: the leader of {unanswered[0]}{more} does not answer: brokers are "
             "away or let no client in, see kafka_client_error in the log"
         )
+    waits = next((p for p in channel.partitions() if WAITS in (p.last_error or "")), None)
+    if waits is not None and waits.last_error is not None:
+        said = waits.last_error[waits.last_error.index(WAITS) :].splitlines()[0]
+        yield f"channel {name} {TopicPartition(waits.topic, waits.partition)}: {said}"
     for held, held_by in sorted(channel.held_back().items()):
         yield f"channel {name} {held} is held back by a transaction: {held_by}"
     stranded = [pause for pause in channel.pauses if pause.reason in _STRANDED]

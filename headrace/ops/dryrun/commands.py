@@ -377,8 +377,9 @@ def _runner(
     settings: config.Config | None,
 ) -> Callable[[pa.Table], DryRunBatch]:
     """Import the reducer, and return what runs it on records."""
+    registry = None if settings is None else settings.registry
     if isinstance(processor, ArrowProcessorConfig):
-        function, how = load_arrow_reducer(processor.reducer), decode(processor, rejects)
+        function, how = load_arrow_reducer(processor.reducer), decode(processor, rejects, registry)
         return lambda table: _run_guarded(lambda: dry_run(function, table, how))
     with required(Extra.SPARK, "a reducer of type spark"):
         from headrace.extensions.spark import dryrun  # noqa: PLC0415 - an extra
@@ -387,7 +388,7 @@ def _runner(
     section = config.SparkConfig() if settings is None else settings.spark
     from headrace.extensions.spark.build import reducer_of  # noqa: PLC0415 - an extra
 
-    reducer, how = reducer_of(processor), decode(processor, rejects)
+    reducer, how = reducer_of(processor), decode(processor, rejects, registry)
 
     def run(table: pa.Table) -> DryRunBatch:
         runtime = SparkRuntime(replace(spark_settings(section), warm_up=0))

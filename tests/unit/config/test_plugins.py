@@ -102,10 +102,10 @@ def test_a_name_stands_for_a_decoder_of_rows_or_of_values(packages: Path, tmp_pa
     ("processor", "told"),
     [
         (
-            "{type: arrow, reducer: 'a:b', decode: avro, schema: a INT}",
+            "{type: arrow, reducer: 'a:b', decode: proto, schema: a INT}",
             (
-                "decode (line 6): 'avro' is no plug-in of headrace.decoders; installed are none; "
-                "install its package, or give none, json or an import path"
+                "decode (line 6): 'proto' is no plug-in of headrace.decoders; installed are none; "
+                "install its package, or give none, json, avro, or an import path"
             ),
         ),
         (
@@ -120,7 +120,7 @@ def test_a_name_stands_for_a_decoder_of_rows_or_of_values(packages: Path, tmp_pa
             "{type: keyed, engine: arrow, reducer: 'a:b', value: text}",
             (
                 "value (line 6): 'text' is no plug-in of headrace.decoders; installed are none; "
-                "install its package, or give json, string, bytes or an import path"
+                "install its package, or give json, string, bytes, or an import path"
             ),
         ),
         (

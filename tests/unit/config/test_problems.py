@@ -19,8 +19,8 @@ SIZE = "a size such as 512KiB, 16MiB or 1GiB"
 NAME = "a name of letters, digits, '.', '_' and '-', 249 at most"
 NULL_SECTION = "null is not a mapping; fill it in, or leave the key out"
 SECTIONS = (
-    "instance_id, state_dir, shutdown_timeout, python_path, kafka, zookeeper, spark, logging, "
-    "admin, metrics, tracing, reload, topologies, channels"
+    "instance_id, state_dir, shutdown_timeout, python_path, kafka, zookeeper, registry, spark, "
+    "logging, admin, metrics, tracing, reload, topologies, channels"
 )
 
 

@@ -193,7 +193,8 @@ TYPES = "spark, arrow, keyed, rekey, streams, simple or custom"
             (
                 "processor.retries: is not a known "
                 "key; known here: reducer, sql, arrow, result, type, reload, max_records, "
-                "target_duration, decode, decoder_options, schema, timestamps, max_rate"
+                "target_duration, decode, decoder_options, schema, reader_schema, timestamps, "
+                "max_rate"
             ),
         ),
         (
@@ -201,7 +202,8 @@ TYPES = "spark, arrow, keyed, rekey, streams, simple or custom"
             (
                 "processor.ddl: is not a known "
                 "key; known here: reducer, sql, arrow, result, type, reload, max_records, "
-                "target_duration, decode, decoder_options, schema, timestamps, max_rate"
+                "target_duration, decode, decoder_options, schema, reader_schema, timestamps, "
+                "max_rate"
             ),
         ),
         (

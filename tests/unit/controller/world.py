@@ -139,11 +139,11 @@ class _Controller(KafkaController):
         self.spark_settings: list[SparkSettings] = []
 
     def processor(
-        self, name: str, channel: ChannelConfig, kafka: KafkaConfig | None = None
+        self, name: str, channel: ChannelConfig, desired: Config | None = None
     ) -> BatchProcessor:
         del channel
         _break(self._world, f"processor {name}")
-        self._world.connected[name] = kafka or self.config.kafka
+        self._world.connected[name] = (desired or self.config).kafka
         return Recorder(self._world.answer)
 
     def replace_session(self, zookeeper: ZooKeeperConfig, deadline: Deadline) -> None:

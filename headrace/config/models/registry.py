@@ -1,0 +1,104 @@
+"""The ``registry`` section, and the reader's schema of a channel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from headrace.config.errors import FieldConflict
+from headrace.config.models.base import Reconnects, Restarts, Section, TlsFiles
+from headrace.config.types.scalars import Count, FieldType, FreeText, LocalPath, OneOrMore, Text
+from headrace.config.types.secrets import SecretValue
+from headrace.config.types.units import Duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+RegistryUrl = Annotated[
+    str,
+    Text(
+        "an address such as https://registry.example:8081, without a name and a password",
+        r"https?://[^\s/@?#]+(/[^\s?#]*)?",
+    ),
+]
+
+
+class RegistryTls(TlsFiles):
+    """TLS to the registry."""
+
+
+class RegistryConfig(Section):
+    """The schema registry, by the API that Confluent's has: Karapace and Apicurio have it too."""
+
+    url: Reconnects[Annotated[tuple[RegistryUrl, ...], OneOrMore]]
+    """The address of the registry. Of several the first that answers is taken."""
+
+    tls: Reconnects[RegistryTls | None] = None
+    """The files for https; null: the system's certificates."""
+
+    username: Reconnects[FreeText | None] = None
+    """The user's name, or the name of an API key."""
+
+    password: Reconnects[SecretValue | None] = None
+    """The user's password, or the secret of an API key."""
+
+    token: Reconnects[SecretValue | None] = None
+    """A bearer token, in place of a user's name."""
+
+    timeout: Reconnects[Annotated[float, Duration(0.1, 60)]] = 10.0
+    """Longest time that an answer may take."""
+
+    def conflicts(self) -> Iterator[FieldConflict]:
+        if not self.url:
+            yield FieldConflict(("url",), "has no address; give one")
+        if self.username is not None and self.password is None:
+            yield FieldConflict(("password",), "is missing, which username needs")
+        if self.password is not None and self.username is None:
+            yield FieldConflict(("username",), "is missing, which password is of")
+        if self.token is not None and self.username is not None:
+            yield FieldConflict(("token",), "is a login, and so is username; leave one of them out")
+        if self.tls is not None and not all(each.startswith("https:") for each in self.url):
+            yield FieldConflict(("tls",), "is for https, and url is http; correct one of them")
+
+
+class SchemaVersion(FieldType):
+    """The version of a subject: a number, or latest."""
+
+    __slots__ = ()
+
+    description = "latest, or the number of a version"
+
+    def read(self, value: Any) -> int | str:
+        if value == "latest":
+            return "latest"
+        text = str(value) if type(value) is int or isinstance(value, str) else ""
+        if not text.isdecimal() or int(text) == 0:
+            raise self.not_accepted()
+        return int(text)
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"anyOf": [{"const": "latest"}, {"type": "integer", "minimum": 1}]}
+
+
+class ReaderSchemaConfig(Section):
+    """The schema that values are read by, whichever one they were written by."""
+
+    subject: Restarts[FreeText | None] = None
+    """The subject in the registry, such as orders-value."""
+
+    version: Restarts[Annotated[int | str, SchemaVersion()]] = "latest"
+    """The version of subject. latest is looked up at each start of the channel."""
+
+    id: Restarts[Count | None] = None
+    """The id of the schema in the registry, in place of a subject."""
+
+    file: Restarts[LocalPath | None] = None
+    """A file with the schema in JSON, in place of the registry's."""
+
+    def conflicts(self) -> Iterator[FieldConflict]:
+        given = [name for name in ("subject", "id", "file") if getattr(self, name) is not None]
+        if not given:
+            yield FieldConflict(("subject",), "is missing; give subject, id or file")
+        for other in given[1:]:
+            yield FieldConflict((other,), f"is given beside {given[0]}; give one of them")
+        if "version" in self.model_fields_set and self.subject is None:
+            yield FieldConflict(("version",), "is of a subject; give subject, or leave it out")

@@ -1,0 +1,1 @@
+"""Avro: schemas, their resolution, and the decoder of values into columns."""

@@ -1,0 +1,251 @@
+"""Values in Avro into columns, each by the schema whose id is in its frame."""
+
+from __future__ import annotations
+
+import ctypes as c
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from headrace.core.columns import POOL
+from headrace.core.errors import RetryableError
+from headrace.formats.avro.defaults import check_defaults
+from headrace.formats.avro.layout import Column, Shape, columns_of
+from headrace.formats.avro.library import (
+    BadStruct,
+    ColumnStruct,
+    ProgramStruct,
+    functions,
+    values_of,
+)
+from headrace.formats.avro.program import WIDTHS, Program, compiled
+from headrace.formats.avro.schema import AvroType, parse_schema
+from headrace.formats.errors import AvroSchemaError, UnknownSchemaError
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    from headrace.formats.registry import RegisteredSchema
+
+    class SchemasById(Protocol):
+        """A source of writers' schemas, as :class:`headrace.formats.registry.SchemaRegistry`."""
+
+        def schema(self, number: int) -> RegisteredSchema:
+            """Return the schema of this id.
+
+            Raises:
+                RetryableError: it cannot be said now.
+                UnknownSchemaError: there is none.
+            """
+
+
+#: How many ids of schemas are looked for in a batch at once.
+_MOST_IDS = 4096
+
+#: The longest column of characters or of items, by Arrow's offsets of 32 bits.
+_LONGEST = (1 << 31) - 1
+
+#: What is wrong with values, by the status that the part in C gives.
+_WRONG = {
+    4: "the value ends too early",
+    5: "bytes are left over after the value",
+    6: "the text is not UTF-8",
+    7: "it has a branch of a union that is not in the schema, or not in the reader's",
+    8: "the number is out of range",
+    9: "the symbol is not in the reader's schema, which has no default for it",
+}
+_NO_FRAME, _NO_PROGRAM = 2, 3
+_NOT_FRAMED = "it has no frame: a zero byte, and the id of its schema in four"
+
+
+class AvroDecoder:
+    """Makes rows of values by the reader's schema. Any thread; blocks where an id is not known yet.
+
+    ``schemas`` has the writers' schemas by their ids. Each is resolved to the reader's once.
+
+    Raises:
+        AvroSchemaError: the reader's schema has what columns cannot hold.
+        StartError: the part in C cannot be used.
+    """
+
+    def __init__(self, reader: AvroType, schemas: SchemasById) -> None:
+        self._row = columns_of(reader)
+        check_defaults(reader)
+        compiled(reader, self._row)
+        self.kind: pa.StructType = self._row.kind
+        self._columns = list(self._row.all())
+        self._schemas = schemas
+        self._programs: dict[int, Program | str] = {}
+        self._library = functions()
+
+    def columns(self, values: pa.Array) -> tuple[pa.StructArray, Mapping[int, str]]:
+        """Return a row for each value, and by their places why others have none.
+
+        Raises:
+            RetryableError: the registry does not say now what a schema is.
+        """
+        given = values_of(values)
+        ids = (c.c_int64 * _MOST_IDS)()
+        found = self._library.headrace_avro_ids(given, ids, _MOST_IDS)
+        if found == _MOST_IDS:
+            return self._in_halves(values)
+        known = {number: self._program(number) for number in ids[:found]}
+        programs = _structs(known)
+        status = (c.c_uint8 * len(values))()
+        bad = _room(BadStruct, len(values))
+        sizes, tombstones = (c.c_int64 * len(self._columns))(), c.c_int64()
+        bads = self._library.headrace_avro_check(
+            given, programs, found, status, bad.address, sizes, c.byref(tombstones)
+        )
+        if max(sizes) > _LONGEST:
+            return self._in_halves(values)
+        filling = _Filling(self._columns, len(values), sizes)
+        if bads or tombstones.value:
+            filling.allow_null_rows()
+        self._library.headrace_avro_fill(given, programs, found, status, filling.structs)
+        return filling.rows(self._row), _Reasons(bad, bads, known)
+
+    def _in_halves(self, values: pa.Array) -> tuple[pa.StructArray, Mapping[int, str]]:
+        """Return what :meth:`columns` does, of values that are too much at once."""
+        half = len(values) // 2
+        if half == 0:
+            raise RetryableError("a value is decoded to a column of more than 2 GiB")
+        first, bad = self.columns(values.slice(0, half))
+        second, also_bad = self.columns(values.slice(half))
+        reasons = {**bad, **{half + place: reason for place, reason in also_bad.items()}}
+        return pa.concat_arrays([first, second], memory_pool=POOL), reasons
+
+    def _program(self, number: int) -> Program | str:
+        """Return the program of the schema of this id, or why there is none."""
+        found = self._programs.get(number)
+        if found is None:
+            try:
+                registered = self._schemas.schema(number)
+            except UnknownSchemaError as error:
+                return str(error)  # asked again later: it may be registered by then
+            found = self._programs[number] = self._resolved(registered)
+        return found
+
+    def _resolved(self, registered: RegisteredSchema) -> Program | str:
+        if registered.kind != "AVRO":
+            return f"it is of type {registered.kind}, not AVRO"
+        try:
+            return compiled(parse_schema(registered.text, registered.references), self._row)
+        except AvroSchemaError as error:
+            return f"it does not resolve to the reader's: {error}"
+
+
+def _room(struct: Any, count: int) -> Any:
+    """Return memory for so many structs, of which none is written yet."""
+    return pa.allocate_buffer(c.sizeof(struct) * max(1, count), memory_pool=POOL)
+
+
+def _structs(known: Mapping[int, Program | str]) -> Any:
+    programs = (ProgramStruct * max(1, len(known)))()
+    for struct, (number, program) in zip(programs, known.items(), strict=False):
+        struct.id = number
+        if isinstance(program, Program):
+            # the bytes live as long as the program does
+            struct.ops, struct.constants = program.ops, program.constants
+            struct.count = program.count
+    return programs
+
+
+class _Filling:
+    """The buffers of the columns of one batch."""
+
+    def __init__(self, columns: list[Column], rows: int, sizes: Any) -> None:
+        self.structs = (ColumnStruct * len(columns))()
+        self._buffers: list[list[Any]] = [[] for _ in columns]
+        lengths = {0: rows}
+        for column, struct, size in zip(columns, self.structs, sizes, strict=True):
+            length = lengths[column.index]
+            inside = size if column.shape is Shape.ITEMS else length
+            lengths.update((each.index, inside) for each in column.inner)
+            struct.shape, struct.span = column.shape, column.span
+            self._allocate(column, struct, length, size)
+        self._rows = rows
+
+    def _allocate(self, column: Column, struct: Any, length: int, size: int) -> None:
+        buffers: list[Any] = self._buffers[column.index]
+        # a column of nulls has no buffer for them
+        is_null = column.shape is Shape.NONE
+        valid = _bits(length, 0xFF) if column.nullable and not is_null else None
+        struct.valid = None if valid is None else valid.address
+        buffers.append(valid)
+        if column.shape in (Shape.TEXT, Shape.ITEMS):
+            offsets = pa.allocate_buffer(4 * (length + 1), memory_pool=POOL)
+            c.memset(offsets.address, 0, 4)
+            buffers.append(offsets)
+            struct.offsets = offsets.address
+        if column.shape is Shape.TEXT:
+            buffers.append(pa.allocate_buffer(size, memory_pool=POOL))
+        elif column.shape is Shape.BITS:
+            buffers.append(_bits(length, 0))
+        elif column.shape in WIDTHS:
+            buffers.append(pa.allocate_buffer(WIDTHS[column.shape] * length, memory_pool=POOL))
+        if column.shape not in (Shape.STRUCT, Shape.ITEMS, Shape.NONE):
+            struct.values = buffers[-1].address
+
+    def allow_null_rows(self) -> None:
+        valid = _bits(self._rows, 0xFF)
+        self._buffers[0][0] = valid
+        self.structs[0].valid = valid.address
+
+    def rows(self, column: Column) -> pa.Array:
+        """Return what was filled, as an array of the column's type."""
+        struct, buffers = self.structs[column.index], self._buffers[column.index]
+        if column.shape is Shape.TEXT:
+            buffers[-1] = buffers[-1].slice(0, struct.used)
+        inner = [self.rows(each) for each in column.inner]
+        if pa.types.is_map(column.kind):
+            inner = [_entries(column.kind, *inner)]
+        return pa.Array.from_buffers(column.kind, struct.rows, buffers, children=inner)
+
+
+def _entries(kind: pa.MapType, keys: pa.Array, items: pa.Array) -> pa.StructArray:
+    fields = [kind.key_field, kind.item_field]
+    return pa.StructArray.from_arrays([keys, items], fields=fields)
+
+
+def _bits(count: int, byte: int) -> pa.Buffer:
+    size = (count + 7) // 8
+    made = pa.allocate_buffer(size, memory_pool=POOL)
+    c.memset(made.address, byte, size)
+    return made
+
+
+class _Reasons(Mapping[int, str]):
+    """The reasons of bad values by their places, each made when it is asked for."""
+
+    def __init__(self, bad: pa.Buffer, count: int, known: Mapping[int, Program | str]) -> None:
+        self._memory = bad
+        self._structs = (BadStruct * count).from_address(bad.address)
+        self._known = known
+        self._places: dict[int, int] | None = None
+
+    def __len__(self) -> int:
+        return len(self._structs)
+
+    def __iter__(self) -> Iterator[int]:
+        return (struct.place for struct in self._structs)
+
+    def __contains__(self, place: object) -> bool:
+        return place in self._by_place()
+
+    def _by_place(self) -> dict[int, int]:
+        if self._places is None:
+            self._places = {struct.place: k for k, struct in enumerate(self._structs)}
+        return self._places
+
+    def __getitem__(self, place: int) -> str:
+        struct = self._structs[self._by_place()[place]]
+        if struct.status == _NO_FRAME:
+            return _NOT_FRAMED
+        program = self._known[struct.id]
+        if isinstance(program, str):
+            return f"schema id {struct.id}: {program}"
+        field = f"field {program.places[struct.op]}: " if struct.op >= 0 else ""
+        byte = f", at byte {struct.byte}" if struct.byte >= 0 else ""
+        return f"schema id {struct.id}: {field}{_WRONG[struct.status]}{byte}"

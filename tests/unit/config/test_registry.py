@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.config.models.processor import MicroBatchConfig
+from headrace.config.show import show
+from headrace.controller.preflight import preflight
+from tests.unit.config.support import CHANNELS, loaded, refused
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+URL = "registry: {url: 'http://r:8081'}\n"
+PROCESSOR = "processor: {type: arrow, reducer: 'a:b', decode: avro"
+SUBJECT = "reader_schema: {subject: orders-value}"
+
+
+def avro(rest: str) -> str:
+    """Return channels of which the one has Avro; ``rest`` follows in its processor."""
+    return f"channels: {{c: {{topics: t, group: g, sink: noop, {PROCESSOR}, {rest}}}}}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("registry", "problem"),
+    [
+        ("{}", "registry.url: is missing"),
+        ("{url: 'r:8081'}", "registry.url[0]: 'r:8081' is not an address such as https://"),
+        ("{url: 'http://u:p@r'}", "is not an address such as https://"),
+        ("{url: []}", "registry.url: has no address; give one"),
+        ("{url: 'http://r', username: u}", "registry.password: is missing, which username needs"),
+        ("{url: 'http://r', password: p}", "registry.username: is missing, which password is of"),
+        (
+            "{url: 'http://r', username: u, password: p, token: t}",
+            "registry.token: is a login, and so is username; leave one of them out",
+        ),
+        ("{url: 'http://r', tls: {}}", "registry.tls: is for https, and url is http"),
+    ],
+)
+def test_mistakes_in_the_registry_are_named(tmp_path: Path, registry: str, problem: str) -> None:
+    """A section that cannot be a registry says which key is wrong, and what to write."""
+    (told,) = refused(tmp_path, f"registry: {registry}\n" + CHANNELS)
+    assert problem in told.replace(" (line 1)", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (avro(SUBJECT), "decode: is avro, whose values name their schemas by ids of a registry"),
+        (URL + avro("timestamps: iso"), "timestamps: exists only with decode: json"),
+        (URL + avro(f"schema: a INT, {SUBJECT}"), "schema: exists only with decode: json"),
+        (URL + avro("max_rate: 1"), "reader_schema: is missing; decode: avro needs the schema"),
+        (URL + avro("reader_schema: {}"), "reader_schema.subject: is missing; give subject, id"),
+        (URL + avro("reader_schema: {id: 0}"), "reader_schema.id: 0 is not a whole number"),
+        (URL + avro("reader_schema: {id: 1, file: f}"), "file: is given beside id; give one"),
+        (URL + avro("reader_schema: {id: 1, version: 2}"), "version: is of a subject; give"),
+        (
+            URL + avro("reader_schema: {subject: s, version: newest}"),
+            "version: 'newest' is not latest, or the number of a version",
+        ),
+    ],
+)
+def test_mistakes_of_avro_are_named(tmp_path: Path, text: str, problem: str) -> None:
+    """A channel that cannot decode Avro says which key is wrong, and what to write."""
+    told = refused(tmp_path, text)
+    assert any(problem in each.replace(" (line 1)", "").replace(" (line 2)", "") for each in told)
+
+
+def test_no_printed_configuration_has_the_registrys_secrets(tmp_path: Path) -> None:
+    """The password and the token of the registry are masked, and the url is not."""
+    text = "registry: {url: ['https://r', 'https://s'], username: key, password: hunter2}\n"
+    config = loaded(tmp_path, text + CHANNELS)
+    assert config.registry is not None
+    assert config.registry.url == ("https://r", "https://s")
+    assert "hunter2" not in show(config) + repr(config)
+
+
+def test_a_reader_schema_has_its_version(tmp_path: Path) -> None:
+    """A version is latest, or a number, also one that a reference brought as text."""
+    text = URL + avro("reader_schema: {subject: s, version: '${V}'}")
+    config = loaded(tmp_path, text, {"V": "3"})
+    chosen = config.channels["c"].processor
+    assert isinstance(chosen, MicroBatchConfig)
+    assert chosen.reader_schema is not None
+    assert chosen.reader_schema.version == 3
+
+
+def test_a_file_that_is_no_readers_schema_is_named_before_the_start(tmp_path: Path) -> None:
+    """A file that is missing, or has what columns cannot hold, is refused by the check."""
+    config = loaded(tmp_path, URL + avro("reader_schema: {file: order.avsc}"))
+    file = tmp_path / "order.avsc"
+    ((place, told),) = preflight(config)
+    assert place == ("channels", "c", "processor", "reader_schema", "file")
+    assert f"{file} cannot be read" in told
+    field = {"name": "a", "type": ["int", "string"]}
+    file.write_text(json.dumps({"type": "record", "name": "Order", "fields": [field]}))
+    ((_, told),) = preflight(config)
+    assert "Order.a is a union of int and string, which no column holds" in told
+    field["type"] = "int"
+    file.write_text(json.dumps({"type": "record", "name": "Order", "fields": [field]}))
+    assert not list(preflight(config))

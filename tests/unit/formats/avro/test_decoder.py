@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from headrace.core.errors import RetryableError
+from headrace.formats.avro.decoder import AvroDecoder
+from headrace.formats.avro.schema import parse_schema
+from headrace.formats.errors import AvroSchemaError, UnknownSchemaError
+from headrace.formats.registry import RegisteredSchema
+from tests.unit.formats.avro.generated import framed, written
+
+
+def record(*fields: tuple[Any, ...], name: str = "Order") -> dict[str, Any]:
+    """Return a record; each field is a name, a type, and a default where there is one."""
+    made = [{"name": n, "type": t, **({"default": d[0]} if d else {})} for n, t, *d in fields]
+    return {"type": "record", "name": name, "fields": made}
+
+
+class Schemas:
+    """Writers' schemas by their ids; what is an error is raised."""
+
+    def __init__(self, **by_id: Any) -> None:
+        self._by_id = {int(name[1:]): each for name, each in by_id.items()}
+
+    def schema(self, number: int) -> RegisteredSchema:
+        """Return one."""
+        found = self._by_id.get(number)
+        if isinstance(found, Exception):
+            raise found
+        if found is None:
+            raise UnknownSchemaError("it is not known")
+        if isinstance(found, RegisteredSchema):
+            return found
+        return RegisteredSchema(number, "AVRO", json.dumps(found))
+
+
+def decoder(reader: Any, **writers: Any) -> AvroDecoder:
+    """Return a decoder to a reader's schema, which id 7 is, too."""
+    return AvroDecoder(parse_schema(json.dumps(reader)), Schemas(**({"_7": reader} | writers)))
+
+
+def decoded(of: AvroDecoder, *values: bytes | None) -> tuple[list[Any], dict[int, str]]:
+    """Return the rows and the reasons of values."""
+    rows, bad = of.columns(pa.array(values, pa.binary()))
+    rows.validate(full=True)
+    return rows.to_pylist(), dict(bad)
+
+
+ORDER = record(("id", "long"), ("note", ["null", "string"], None))
+
+
+def order(number: int, note: str | None = None) -> bytes:
+    """Return an order with its frame."""
+    return framed(written(ORDER, {"id": number, "note": note}))
+
+
+def test_each_bad_value_has_its_reason_and_the_others_are_rows() -> None:
+    """Reasons name the schema's id, the field and the byte; a tombstone is a row of null."""
+    body = written(ORDER, {"id": 1, "note": "abc"})
+    values = [
+        order(1),
+        None,
+        b"",
+        b"\x01\0\0\0\x07\x02\0",
+        framed(body[:-1]),
+        framed(body + b"z"),
+        framed(b"\x02\x02\x04\xff\xfe"),
+        framed(b"\x02\x06"),
+        framed(b"\xff" * 10 + b"\x01\0"),
+        order(2, "Tür"),
+    ]
+    rows, bad = decoded(decoder(ORDER), *values)
+    assert rows == [{"id": 1, "note": None}, *[None] * 8, {"id": 2, "note": "Tür"}]
+    assert bad == {
+        2: "it has no frame: a zero byte, and the id of its schema in four",
+        3: "it has no frame: a zero byte, and the id of its schema in four",
+        4: "schema id 7: field note: the value ends too early, at byte 7",
+        5: "schema id 7: bytes are left over after the value, at byte 11",
+        6: "schema id 7: field note: the text is not UTF-8, at byte 8",
+        7: "schema id 7: field note: it has a branch of a union that is not in the schema, or not "
+        "in the reader's, at byte 6",
+        8: "schema id 7: field id: the number is out of range, at byte 5",
+    }
+
+
+def test_values_of_several_schemas_are_one_array_of_the_readers_columns() -> None:
+    """A batch with several ids, old and new ones, comes out in the columns of the reader."""
+    reader = record(("id", "long"), ("note", "string", "none"), ("price", "double", 1.5))
+    old = record(("id", "int"))
+    new = record(("more", {"type": "array", "items": "string"}), ("note", "string"), ("id", "long"))
+    of = decoder(reader, _1=old, _2=new)
+    values = [
+        framed(written(old, {"id": 3}), 1),
+        framed(written(new, {"id": 4, "note": "x", "more": ["a", "b"]}), 2),
+        framed(written(reader, {"id": 5, "note": "y", "price": 0.5}), 7),
+        framed(written(old, {"id": 6}), 1),
+    ]
+    rows, bad = decoded(of, *values)
+    assert not bad
+    assert [(row["id"], row["note"], row["price"]) for row in rows] == [
+        (3, "none", 1.5),
+        (4, "x", 1.5),
+        (5, "y", 0.5),
+        (6, "none", 1.5),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("writer", "reason"),
+    [
+        (record(("id", "string")), "id is string, and long for the reader"),
+        (record(("number", "long")), "id is not in the writer's schema, and has no default"),
+        (record(("id", ["null", "string"])), "id is null, and long for the reader"),
+        (record(("id", "long"), name="Bill"), "the value is record Bill, and record Order"),
+        (
+            record(("id", "long"), ("empty", {"type": "array", "items": "null"})),
+            "the items of empty take no byte",
+        ),
+        (RegisteredSchema(9, "PROTOBUF", "message Order {}"), "it is of type PROTOBUF, not AVRO"),
+        (RegisteredSchema(9, "AVRO", "{"), "the schema is not JSON"),
+    ],
+)
+def test_a_writers_schema_that_does_not_resolve_is_the_reason(writer: Any, reason: str) -> None:
+    """Values by a schema that the reader's cannot read are bad, and the reason says the field."""
+    rows, bad = decoded(decoder(record(("id", "long")), _9=writer), framed(b"\x02", 9))
+    assert rows == [None]
+    assert bad[0].startswith("schema id 9: ")
+    assert reason in bad[0]
+
+
+def test_an_unknown_id_is_the_fault_of_its_records_alone() -> None:
+    """Records whose id the registry does not have are bad, and those beside them are not."""
+    rows, bad = decoded(decoder(ORDER), framed(b"\x02", 5), order(1))
+    assert rows == [None, {"id": 1, "note": None}]
+    assert bad == {0: "schema id 5: it is not known"}
+
+
+def test_a_registry_that_is_away_is_no_records_fault() -> None:
+    """An id that cannot be asked for now fails the batch as a whole, to be tried again."""
+    of = decoder(ORDER, _5=RetryableError("away"))
+    with pytest.raises(RetryableError, match="away"):
+        of.columns(pa.array([order(1), framed(b"\x02", 5)], pa.binary()))
+
+
+@pytest.mark.parametrize(
+    ("reader", "reason"),
+    [
+        (record(("a", ["null", "int", "string"])), "Order.a is a union of int and string"),
+        (record(("next", ["null", "Order"])), "Order.next has Order in itself"),
+        ({"type": "array", "items": "int"}, "it must be a record"),
+        (record(), "has no fields"),
+        (
+            record(("a", {"type": "bytes", "logicalType": "decimal", "precision": 39})),
+            "a decimal of 39 digits",
+        ),
+        (record(("a", "int", "x")), "the default of Order.a is no int"),
+        (record(("a", "Unknown")), "'Unknown', which nothing defines"),
+    ],
+)
+def test_a_readers_schema_that_columns_cannot_hold_is_refused(reader: Any, reason: str) -> None:
+    """A recursive type, a union of two types and the like are refused by the field's name."""
+    with pytest.raises(AvroSchemaError, match=reason):
+        decoder(reader)
+
+
+def test_values_of_all_kinds_of_columns_come_out() -> None:
+    """Nested records, arrays, maps, decimals, times and enums come out as Arrow has them."""
+    place = record(("street", "string"), ("tags", {"type": "array", "items": "string"}), name="P")
+    reader = record(
+        ("place", ["null", place]),
+        ("prices", {"type": "map", "values": ["null", "double"]}),
+        ("sum", {"type": "bytes", "logicalType": "decimal", "precision": 20, "scale": 2}),
+        ("at", {"type": "long", "logicalType": "timestamp-millis"}),
+        ("kind", {"type": "enum", "name": "Kind", "symbols": ["A", "B"], "default": "A"}),
+        ("paid", "boolean"),
+    )
+    value = {
+        "place": {"street": "Am Wehr", "tags": ["x", "y"]},
+        "prices": {"a": 1.0, "b": None},
+        "sum": Decimal("-12.34"),
+        "at": datetime(2026, 1, 2, tzinfo=UTC),
+        "kind": "B",
+        "paid": True,
+    }
+    empty = {**value, "place": None, "prices": {}, "paid": False}
+    values = [framed(written(reader, each)) for each in (value, empty, value)]
+    rows, bad = decoded(decoder(reader), *values)
+    assert not bad
+    as_map = {**value, "prices": [("a", 1.0), ("b", None)]}
+    assert rows == [as_map, {**empty, "prices": []}, as_map]
+
+
+def test_values_of_large_binary_and_of_a_slice_are_decoded() -> None:
+    """An array with offsets of 64 bits, and a part of another, come out alike."""
+    of = decoder(ORDER)
+    values = [order(number, "x" * number) for number in range(20)]
+    whole, _ = of.columns(pa.array(values, pa.binary()))
+    large, _ = of.columns(pa.array([*values, None], pa.large_binary()).slice(3, 9))
+    part, _ = of.columns(pa.array(values, pa.binary()).slice(3, 9))
+    assert part.to_pylist() == large.to_pylist() == whole.to_pylist()[3:12]
+    assert of.columns(pa.array([], pa.binary()))[0].to_pylist() == []
+
+
+def test_a_batch_with_more_ids_than_fit_at_once_is_decoded() -> None:
+    """Values of thousands of schemas are decoded part by part, and reasons keep their places."""
+
+    class Every:
+        """The same schema by each id but those of a thousand."""
+
+        def schema(self, number: int) -> RegisteredSchema:
+            """Return it."""
+            if number % 1000 == 0:
+                raise UnknownSchemaError("it is not known")
+            return RegisteredSchema(number, "AVRO", json.dumps(ORDER))
+
+    of = AvroDecoder(parse_schema(json.dumps(ORDER)), Every())
+    body = written(ORDER, {"id": 1, "note": None})
+    rows, bad = decoded(of, *[framed(body, number) for number in range(1, 5001)])
+    assert [place + 1 for place in bad] == [1000, 2000, 3000, 4000, 5000]
+    assert len(rows) == 5000
