@@ -211,6 +211,17 @@ _NAMES = "surrogatepass"
 _BIAS = 1 << 63
 
 _MEMTABLE_BYTES = 32 << 20
+
+#: Tables as they were written from memory, each of which a read has to look into, at which RocksDB
+#: merges them: usually, and while partitions are loaded in bulk. Then it would merge the same rows
+#: several times, which takes more than loading them.
+_MERGED_AT = "level0_file_num_compaction_trigger"
+_USUALLY, _IN_BULK = "4", "32"
+
+#: Such tables with which writes are held up. Commits wait for no merge after a load: what is slower
+#: until then are reads.
+_MOST_TABLES = 1_000
+
 _BLOCK_CACHE_BYTES = 32 << 20
 
 #: What a row costs in the cache beside its bytes, about.
@@ -488,6 +499,7 @@ class RocksStore(StateStore):
         self._timed: dict[int, bool] = {}
         # partitions with writes that only the database's memory may have
         self._unlogged: set[int] = set()
+        self._merged_at = _USUALLY
         self._without_log = WriteOptions()
         self._without_log.disable_wal = True  # type: ignore[method-assign, assignment]  # its types
         self.cache_hits = 0
@@ -512,6 +524,7 @@ class RocksStore(StateStore):
         self._is_read_only = True
 
     def _open(self, access: AccessType) -> None:
+        self._merged_at = _USUALLY
         try:
             self._database = Rdict(str(self._folder), _options(), access_type=access)
         except Exception as error:
@@ -782,6 +795,18 @@ class RocksStore(StateStore):
             raise self._unusable("written", error) from error
         # others may be loaded meanwhile, and keep their marks
         self._unlogged.difference_update(partitions)
+        self._settle_merging()
+
+    def _settle_merging(self) -> None:
+        """Set at how many tables RocksDB merges them: more while partitions are loaded in bulk."""
+        wanted = _IN_BULK if self._unlogged else _USUALLY
+        if wanted == self._merged_at:
+            return
+        try:
+            self._files.set_options({_MERGED_AT: wanted})
+        except Exception as error:
+            raise self._unusable("written", error) from error
+        self._merged_at = wanted
 
     def load(
         self,
@@ -794,7 +819,8 @@ class RocksStore(StateStore):
     ) -> None:
         """Write rows of a partition whose state is not all there yet, as its changelog has them.
 
-        ``in_bulk``: without the write-ahead log, which costs as much as the rows do. A crash takes
+        ``in_bulk``: without the write-ahead log, which costs as much as the rows do, and with less
+        merging of tables meanwhile. A crash takes
         the last of them, with the positions that came with them; :meth:`note` and a later position
         wait until all are on the disk. For one thread of a partition.
 
@@ -813,6 +839,7 @@ class RocksStore(StateStore):
             _put_position(batch, partition, position)
         if in_bulk:
             self._unlogged.add(partition)
+            self._settle_merging()
         elif position is not None:
             self._write_unlogged([partition])
         with self._lock:
@@ -1085,6 +1112,7 @@ class RocksStore(StateStore):
                     self._files.delete_range(first, _next_prefix(first))
             except Exception as error:
                 raise self._unusable("written", error) from error
+            self._settle_merging()
 
     def write_tables(self) -> None:
         """Flush, and write what the database has in memory to tables."""
@@ -1146,6 +1174,8 @@ def _options() -> Options:
     options.create_if_missing(True)
     options.set_write_buffer_size(_MEMTABLE_BYTES)
     options.set_max_background_jobs(2)
+    options.set_level_zero_slowdown_writes_trigger(_MOST_TABLES)
+    options.set_level_zero_stop_writes_trigger(_MOST_TABLES)
     options.set_compression_type(DBCompressionType.none())
     options.set_keep_log_file_num(2)
     blocks = BlockBasedOptions()

@@ -315,6 +315,25 @@ def test_a_position_that_is_logged_has_the_rows_that_were_loaded_in_bulk(tmp_pat
     store.close()
 
 
+def test_tables_are_merged_once_nothing_is_loaded_in_bulk_any_more(tmp_path: Path) -> None:
+    """Until then they stay as they were written, beyond the number at which others are merged."""
+    store = opened(tmp_path)
+
+    def tables() -> int:
+        return len(list((tmp_path / "db").glob("*.sst")))
+
+    load(store, 0, 1, in_bulk=True)
+    for number in range(1, 10):
+        rows = LoadedRows([b"%d" % at for at in range(100)], [b"1"] * 100, None)
+        store.load(number, [rows], None, in_bulk=True)
+        store.note({number: Position("topic", 1, 1.0)})
+    assert tables() == 9
+    store.note({0: Position("topic", 2, 1.0)})
+    eventually(lambda: tables() < 9)
+    assert [key for key, _ in store.rows(9)] == sorted(b"%d" % at for at in range(100))
+    store.close()
+
+
 def test_a_store_that_is_closed_has_all_that_was_loaded_in_bulk(tmp_path: Path) -> None:
     """A process that ends in the middle of a restore goes on from there."""
     store = opened(tmp_path)
