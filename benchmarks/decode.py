@@ -15,6 +15,7 @@ import orjson
 
 from benchmarks.report import Report, say
 from benchmarks.rounds import SHORTEST, alternate
+from headrace.core.memory import limit_memory
 from headrace.core.tables import Decode, Decoding, OnUndecodable
 from headrace.extensions.arrow.decode import ArrowDecoder
 from headrace.testing import records_table
@@ -80,6 +81,7 @@ def large(number: int) -> dict[str, Any]:
 def run(plan: Plan | None = None) -> Report:
     """Compare, round by round. Blocks for about a minute."""
     plan = plan or Plan()
+    limit_memory()  # as the daemon does
     figures: dict[str, Any] = {}
     by_round: dict[str, list[float]] = {}
     for name, document, columns in (("200b", small, _SMALL), ("900b", large, _LARGE)):

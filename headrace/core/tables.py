@@ -183,9 +183,14 @@ def merge(tables: Sequence[pa.Table], chunks: int) -> pa.Table:
     return pa.Table.from_batches(batches, schema=SCHEMA)
 
 
+def whole(column: pa.ChunkedArray) -> pa.Array:
+    """Return a column in one piece, which is a copy only where it has several."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
 def with_kafka_column(rows: pa.StructArray, table: pa.Table) -> pa.Table:
     """Return decoded rows as columns, with the fields of the records that they are of."""
-    own = [table.column(name).combine_chunks() for name in KAFKA_FIELDS]
+    own = [whole(table.column(name)) for name in KAFKA_FIELDS]
     names: list[Any] = [each.name for each in rows.type]
     fields = pa.StructArray.from_arrays(own, names=list(KAFKA_FIELDS))
     return pa.Table.from_arrays([*rows.flatten(), fields], names=[*names, KAFKA_COLUMN])

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from headrace.core.header_columns import add_headers
 from headrace.core.records import TopicPartition
 from headrace.core.result_columns import ResultColumns
-from headrace.core.tables import SCHEMA
+from headrace.core.tables import SCHEMA, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -115,16 +115,11 @@ def letters_of(
 ) -> ResultColumns:
     """Return dead letters of records for a topic, each with its own headers and those added."""
     rows = pa.concat_tables([records.rows for records, _ in found]).combine_chunks()
-    key, value = (_whole(rows.column(name)) for name in ("key", "value"))
+    key, value = (whole(rows.column(name)) for name in ("key", "value"))
     headers = [
-        add_headers(_whole(records.rows.column("headers")), added) for records, added in found
+        add_headers(whole(records.rows.column("headers")), added) for records, added in found
     ]
     return ResultColumns(topic, key, value, pa.concat_arrays(headers))
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    """Return a column in one piece."""
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 
 def offsets_of(records: Undecodable) -> dict[TopicPartition, Sequence[int]]:

@@ -20,6 +20,7 @@ from headrace.core.tables import (
     Decode,
     Decoding,
     OnUndecodable,
+    whole,
     with_kafka_column,
 )
 from headrace.core.undecodable import UndecodableRows
@@ -221,7 +222,7 @@ class ArrowDecoder:
         """
         if self._kind is None:
             return Decoded(table)
-        rows, bad = self._columns(table.column("value").combine_chunks())
+        rows, bad = self._columns(whole(table.column("value")))
         if not bad:
             return Decoded(with_kafka_column(rows, table))
         if self._treating is OnUndecodable.FAIL:
@@ -266,8 +267,8 @@ def _undecodable(table: pa.Table, position: int, reason: str) -> UndecodableReco
 
 
 def _offsets(table: pa.Table, positions: Sequence[int]) -> dict[TopicPartition, list[int]]:
-    found: dict[TopicPartition, list[int]] = {}
+    found: dict[tuple[str, int], list[int]] = {}
     rows = table.select(["topic", "partition", "offset"]).take(pa.array(positions, pa.int64()))
     for topic, partition, offset in zip(*(each.to_pylist() for each in rows.columns), strict=True):
-        found.setdefault(TopicPartition(topic, partition), []).append(offset)
-    return found
+        found.setdefault((topic, partition), []).append(offset)
+    return {TopicPartition(*where): offsets for where, offsets in found.items()}

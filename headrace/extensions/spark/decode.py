@@ -26,6 +26,7 @@ from headrace.core.tables import (
     Decode,
     Decoding,
     OnUndecodable,
+    whole,
 )
 from headrace.core.undecodable import UndecodableRows
 from headrace.extensions.spark.json_columns import CORRUPT, JsonColumns, refusals
@@ -168,7 +169,7 @@ class Decoder:
                 why.setdefault(TopicPartition(topic, partition), {})[offset] = found
             rows, said = _rows_at(tables, why)
         if self._values is not None:
-            said = self._values.where_bad(rows.column("value").combine_chunks())
+            said = self._values.where_bad(whole(rows.column("value")))
         return UndecodableRows(rows, said, self._reason)
 
     def _reason_of(self, value: bytes | None, said: str) -> str:

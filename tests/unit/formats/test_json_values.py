@@ -45,6 +45,7 @@ def read(values: Sequence[bytes | None], kind: pa.StructType = KIND) -> tuple[li
     return rows.to_pylist(), list(bad)
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("seed", "schemas"),
     [(0, 250), *(pytest.param(n, 5000, marks=pytest.mark.slow) for n in (1, 2))],
