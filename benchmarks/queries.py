@@ -61,7 +61,7 @@ class Plan:
     """
 
     rounds: int = 3
-    records: int = 6_400_000
+    records: int = 9_600_000
     keys: int = 10_000
     partitions: int = 4
     rate: float = 2_000.0
