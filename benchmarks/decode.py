@@ -1,7 +1,8 @@
 """Values decoded to columns, beside what reads the same values and nothing else.
 
 JSON of about 200 and 900 bytes is decoded to all of its fields, and beside it by a loop of
-``orjson.loads``, which leaves a dictionary each. The time is this process's processor time.
+``orjson.loads``, which leaves a dictionary each. Avro of about 110 and 730 bytes is decoded beside
+pyruhvro, with and without bad values. The time is this process's processor time.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from benchmarks.avro_values import TARGETS as AVRO_TARGETS
+from benchmarks.avro_values import AvroValues
 from benchmarks.report import Report, say
 from benchmarks.rounds import SHORTEST, alternate
 from headrace.core.memory import limit_memory
@@ -107,7 +110,32 @@ def run(plan: Plan | None = None) -> Report:
             cost = f"json_cost_of_bad_{name}"
             by_round[cost] = rounds.ratios("columns", "with_bad", "rate")
             figures[cost] = round(rounds.ratio("columns", "with_bad", "rate"), 2)
+    avro, avro_by_round = _avro(plan)
+    figures |= avro
+    by_round |= avro_by_round
     return Report("decode", {**figures, "rounds": plan.rounds, "records": plan.records}, by_round)
+
+
+def _avro(plan: Plan) -> tuple[dict[str, Any], dict[str, list[float]]]:
+    """Return the figures of Avro, and the ratios of each round."""
+    figures: dict[str, Any] = {f"{name}_target": target for name, target in AVRO_TARGETS.items()}
+    by_round: dict[str, list[float]] = {}
+    for size, suffix in (("110b", ""), ("730b", "_730b")):
+        values = AvroValues.of(size, plan.records)
+        sides = {
+            "columns": _repeated(plan, values.ours()),
+            "with_bad": _repeated(plan, values.with_bad().ours()),
+            "pyruhvro": _repeated(plan, values.pyruhvro()),
+        }
+        rounds = alternate(sides, plan.rounds, say=partial(_say, f"avro {size}"))
+        figures[f"avro{suffix}_records_per_cpu_s"] = round(rounds.median("columns", "rate"))
+        figures[f"avro{suffix}_bytes"] = values.mean_size
+        for name, other in (("ratio_to_pyruhvro", "pyruhvro"), ("cost_of_bad", "with_bad")):
+            by_round[f"avro{suffix}_{name}"] = rounds.ratios("columns", other, "rate")
+            figures[f"avro{suffix}_{name}"] = round(rounds.ratio("columns", other, "rate"), 2)
+        for side in sides:
+            figures[f"avro{suffix}_{side}_rates"] = rounds.values(side, "rate")
+    return figures, by_round
 
 
 def _say(name: str, line: str) -> None:
