@@ -11,7 +11,6 @@ from functools import cache
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import structlog
 
 from headrace.core.clock import SYSTEM_CLOCK, Clock
@@ -60,7 +59,7 @@ def give_back() -> bool:
 
 
 def limit_memory() -> None:
-    """Let what is freed go back to the system, or to the process's other threads.
+    """Limit what stays with the process of memory that it freed.
 
     The arenas of threads that start later are limited, large blocks are mapped by themselves, and
     Arrow takes its memory from the C library too, in place of an allocator that keeps some for each
@@ -76,6 +75,8 @@ def limit_memory() -> None:
     if _MMAP_THRESHOLD not in os.environ:
         mallopt(_M_MMAP_THRESHOLD, _MAPPED)
     if _ARROW_POOL not in os.environ:
+        import pyarrow as pa  # noqa: PLC0415 - commands that read nothing from Kafka do without
+
         pa.set_memory_pool(pa.system_memory_pool())
 
 

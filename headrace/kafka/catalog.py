@@ -132,18 +132,49 @@ class NewTopic:
     replication_factor: int | None = None
 
 
+class _RefusedLogins:
+    """Notes why brokers, or those that issue tokens, did not let a client in. Any thread.
+
+    The client says it when it is polled, and to who asks the brokers that there was no answer.
+    """
+
+    #: Of a password or a token that is not taken, and of certificates.
+    _CODES = (KafkaError._AUTHENTICATION, KafkaError._SSL)  # noqa: SLF001 - public names of the client's
+
+    def __init__(self) -> None:
+        self._last: str | None = None
+
+    def note(self, error: KafkaError) -> None:
+        """Keep an error that says that the client was not let in."""
+        if error.code() in self._CODES:
+            self._last = error.str()
+
+    def forget(self, client: AdminClient) -> None:
+        """Drop what was said before, which may be over."""
+        client.poll(0)
+        self._last = None
+
+    def last(self, client: AdminClient) -> str | None:
+        """Return the last reason since then, None where there is none."""
+        client.poll(0)
+        return self._last
+
+
 class KafkaTopicCatalog:
     """A ``TopicCatalog`` on librdkafka clients."""
 
     def __init__(self, client_properties: Mapping[str, Any], group: str) -> None:
         self._servers = str(client_properties.get("bootstrap.servers", ""))
-        self._admin = AdminClient(clients.silent(client_properties))
+        self._logins = _RefusedLogins()
+        properties = {**clients.silent(client_properties), "error_cb": self._logins.note}
+        self._admin = AdminClient(properties)
         self._properties, self._group = dict(client_properties), group
         self._looks = LogLooks(client_properties, group, self._admin)
         self._reader = KafkaRecordReader(client_properties, group)
         self._consumer = Consumer(clients.consumer(clients.silent(client_properties), group))
 
     def cluster_id(self, deadline: Deadline) -> str:
+        self._logins.forget(self._admin)
         asked = self._admin.describe_cluster(request_timeout=deadline.left)
         try:
             return str(clients.answer(asked, deadline).cluster_id)
@@ -151,6 +182,7 @@ class KafkaTopicCatalog:
             raise self._unavailable(error) from error
 
     def names(self, deadline: Deadline) -> Collection[str]:
+        self._logins.forget(self._admin)
         try:
             return set(self._admin.list_topics(timeout=deadline.left).topics)
         except KafkaException as error:
@@ -159,6 +191,7 @@ class KafkaTopicCatalog:
     def describe(self, topics: Collection[str], deadline: Deadline) -> Mapping[str, TopicInfo]:
         if not topics:
             return {}
+        self._logins.forget(self._admin)
         until = Deadline.after(deadline.remaining)
         while True:
             try:
@@ -391,6 +424,11 @@ class KafkaTopicCatalog:
             return KafkaAccessError(
                 f"Kafka at {self._servers} does not let this user do that: {error.args[0].str()}; "
                 "headrace doctor names the permissions that it needs"
+            )
+        if refusal := self._logins.last(self._admin):
+            return KafkaUnavailableError(
+                f"Kafka at {self._servers} does not let this process in: {refusal}; correct "
+                "kafka.sasl, kafka.oauth or kafka.tls, or the user's secret on the server"
             )
         return KafkaUnavailableError(
             f"Kafka at {self._servers} does not answer: {error.args[0].str()}; is it running, and "

@@ -14,6 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from headrace.core.clock import Deadline
+from headrace.daemon import ExitCode
 from headrace.devstack.issuer import CLIENT
 from headrace.devstack.jars import cached, connector_set
 from headrace.devstack.secured import Secured
@@ -216,6 +217,22 @@ def test_work_waits_for_an_issuer_that_is_away(
     sent = [*numbered("before", 20), *numbered("during", 20)]
     assert Counter(site.seen()) == Counter(value.decode() for value in sent)
     assert not errors(daemon)
+
+
+@pytest.mark.parametrize("oauth", [False, True], ids=["scram", "oauth"])
+def test_a_start_with_a_wrong_secret_says_that_the_login_is_refused(
+    site: Site, secured: LocalStack, oauth: bool
+) -> None:
+    """The process ends with the words of the broker, or of the issuer, in place of a silence."""
+    made = document(site, secured, oauth=oauth)
+    login, secret = ("oauth", "client_secret") if oauth else ("sasl", "password")
+    made["kafka"][login][secret] = "not-the-secret"
+    daemon = site.daemon(made).start("--until", "latest")
+    assert daemon.wait() == ExitCode.NOT_STARTED, daemon.text()
+    (ended,) = [each for each in daemon.events() if each["event"] == "not_started"]
+    assert "does not let this process in" in ended["error"]
+    assert ("token" if oauth else "SASL") in ended["error"]
+    assert "not-the-secret" not in daemon.text()
 
 
 @pytest.mark.slow
