@@ -188,7 +188,7 @@ def test_a_leader_that_moves_is_not_named(broker: InMemoryBroker) -> None:
     """One look without an answer is an election: the next one has it."""
     catalog = AwayCatalog(broker)
     channel = in_memory_channel(Recorder(), broker, topic_catalog=catalog)
-    named = []
+    named: list[TopicPartition] = []
     with running(channel):
         for partition in (P0, P1):
             assert committed(broker, partition, 10)
