@@ -150,6 +150,8 @@ def confluent_kafka_parts() -> Parts:
             "_PURGE_INFLIGHT",
             "_PURGE_QUEUE",
             "_STATE",
+            "_AUTHENTICATION",
+            "_SSL",
             "_TIMED_OUT",
             "_TRANSPORT",
             "_UNKNOWN_PARTITION",
