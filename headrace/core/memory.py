@@ -40,6 +40,7 @@ _M_MMAP_THRESHOLD = -3
 _ARENA_MAX = "MALLOC_ARENA_MAX"
 _MMAP_THRESHOLD = "MALLOC_MMAP_THRESHOLD_"
 _ARROW_POOL = "ARROW_DEFAULT_MEMORY_POOL"
+_TUNABLES = "GLIBC_TUNABLES"
 
 
 @cache
@@ -70,9 +71,10 @@ def limit_memory() -> None:
     if not _is_glibc():
         return
     mallopt = ctypes.CDLL(None).mallopt
-    if _ARENA_MAX not in os.environ:
+    tunables = os.environ.get(_TUNABLES, "")
+    if _ARENA_MAX not in os.environ and "malloc.arena_max" not in tunables:
         mallopt(_M_ARENA_MAX, ARENAS)
-    if _MMAP_THRESHOLD not in os.environ:
+    if _MMAP_THRESHOLD not in os.environ and "malloc.mmap_threshold" not in tunables:
         mallopt(_M_MMAP_THRESHOLD, _MAPPED)
     if _ARROW_POOL not in os.environ:
         import pyarrow as pa  # noqa: PLC0415 - commands that read nothing from Kafka do without

@@ -150,12 +150,12 @@ class _RefusedLogins:
             self._last = error.str()
 
     def forget(self, client: AdminClient) -> None:
-        """Drop what was said before, which may be over."""
+        """Drop what was said: the brokers answered. It is said once, and not at each question."""
         client.poll(0)
         self._last = None
 
     def last(self, client: AdminClient) -> str | None:
-        """Return the last reason since then, None where there is none."""
+        """Return the last reason since brokers answered, None where there is none."""
         client.poll(0)
         return self._last
 
@@ -174,33 +174,37 @@ class KafkaTopicCatalog:
         self._consumer = Consumer(clients.consumer(clients.silent(client_properties), group))
 
     def cluster_id(self, deadline: Deadline) -> str:
-        self._logins.forget(self._admin)
         asked = self._admin.describe_cluster(request_timeout=deadline.left)
         try:
-            return str(clients.answer(asked, deadline).cluster_id)
+            found = str(clients.answer(asked, deadline).cluster_id)
         except KafkaException as error:
             raise self._unavailable(error) from error
+        self._logins.forget(self._admin)
+        return found
 
     def names(self, deadline: Deadline) -> Collection[str]:
-        self._logins.forget(self._admin)
         try:
-            return set(self._admin.list_topics(timeout=deadline.left).topics)
+            found = set(self._admin.list_topics(timeout=deadline.left).topics)
         except KafkaException as error:
             raise self._unavailable(error) from error
+        self._logins.forget(self._admin)
+        return found
 
     def describe(self, topics: Collection[str], deadline: Deadline) -> Mapping[str, TopicInfo]:
         if not topics:
             return {}
-        self._logins.forget(self._admin)
         until = Deadline.after(deadline.remaining)
         while True:
             try:
-                return self._described(topics, Deadline.after(until.at_most(_BROKER_PATIENCE)))
+                found = self._described(topics, Deadline.after(until.at_most(_BROKER_PATIENCE)))
             except KafkaAccessError:
                 raise
             except KafkaUnavailableError:
                 if until.expired:
                     raise
+            else:
+                self._logins.forget(self._admin)
+                return found
             self._look_for_brokers(Deadline.after(until.at_most(_BROKER_PATIENCE)))
 
     def _look_for_brokers(self, deadline: Deadline) -> None:
@@ -425,10 +429,14 @@ class KafkaTopicCatalog:
                 f"Kafka at {self._servers} does not let this user do that: {error.args[0].str()}; "
                 "headrace doctor names the permissions that it needs"
             )
-        if refusal := self._logins.last(self._admin):
+        # what was under way when the catalog was closed fails after that
+        client = getattr(self, "_admin", None)
+        refusal = None if client is None else self._logins.last(client)
+        if refusal is not None:
             return KafkaUnavailableError(
-                f"Kafka at {self._servers} does not let this process in: {refusal}; correct "
-                "kafka.sasl, kafka.oauth or kafka.tls, or the user's secret on the server"
+                f"Kafka at {self._servers} does not answer: {error.args[0].str()}. A login was "
+                f"refused before that: {refusal}; correct kafka.sasl, kafka.oauth or kafka.tls, or "
+                "the user's secret on the server"
             )
         return KafkaUnavailableError(
             f"Kafka at {self._servers} does not answer: {error.args[0].str()}; is it running, and "

@@ -325,13 +325,14 @@ class Restorer:
         # what is being counted keeps the files open
         counted = list(self._measuring)
         self._measuring.clear()
+        if self._standbys is not None:
+            # an empty store is no copy
+            self._standbys.restart()
         to_restore = remake()
         self._remake = None
         if to_restore is None:
             self._measuring.update({number: self._store.measure(number) for number in counted})
         else:
-            if self._standbys is not None:
-                self._standbys.restart()
             for number in list(self._under_way):
                 self._leave_partition(number)
             for assignment, attempt in to_restore:

@@ -54,9 +54,14 @@ class StandbyProgress(NamedTuple):
 
 @dataclass(slots=True)
 class _Followed:
-    """One partition. ``position`` is None while it is not fetched. Times are monotonic."""
+    """One partition. ``position`` is None while it is not fetched. Times are monotonic.
+
+    Before ``whole_from`` the store may have rows that are newer than the position: those that this
+    member wrote as the owner, after the last position that it noted.
+    """
 
     position: int | None = None
+    whole_from: int = 0
     leader_epoch: int | None = None
     end: int | None = None
     noted_position: int = 0
@@ -64,6 +69,11 @@ class _Followed:
     not_before: float = 0.0
     lost: str | None = None
     problem: str | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether it is fetched, and all of its rows are of its position."""
+        return self.position is not None and self.position >= self.whole_from
 
     def progress(self) -> StandbyProgress:
         """Return how far it is."""
@@ -79,7 +89,8 @@ class StandbyReader:
     restored from where the store is then. ``is_busy`` says whether rows of a partition may still
     be written that its changelog lacks, ``is_held`` whether it is this member's, and ``is_blocked``
     whether the changelog is not what it was. Errors of brokers and disk are logged and tried again;
-    of a corrupt store ``corrupt`` is told. :meth:`progress` and :meth:`reading` are for any thread.
+    of a corrupt store ``corrupt`` is told. :meth:`progress`, :meth:`readable` and :meth:`reading`
+    are for any thread.
     """
 
     def __init__(
@@ -115,6 +126,10 @@ class StandbyReader:
         """Return how far each is."""
         return {number: each.progress() for number, each in list(self._followed.items())}
 
+    def readable(self) -> list[int]:
+        """Return the partitions whose copies can be read at this moment, by number."""
+        return [number for number, each in sorted(self._followed.items()) if each.is_whole]
+
     @contextmanager
     def reading(self, number: int) -> Iterator[CommittedRows]:
         """Yield the rows of a copy and how far it is; it goes no further before the block ends.
@@ -123,7 +138,8 @@ class StandbyReader:
             StateStoreError: there is no copy of the partition, or it cannot be relied on now.
         """
         with self._copies:
-            if (followed := self._reading(number)) is None:
+            followed = self._followed.get(number)
+            if followed is None or not followed.is_whole:
                 raise StateStoreError(
                     f"the copy of partition {number} is not followed at this moment; ask its owner"
                 )
@@ -226,9 +242,11 @@ class StandbyReader:
         if stored is not None and stored.offset == high and followed.lost is None:
             followed.lost = self._positions.find_truncation(number, stored)
         start = self._positions.find_valid(number, low, high, followed.lost)
+        followed.whole_from = high
         if start is None:
             self._store.drop(number)
             start, stored = low, None
+            followed.whole_from = start
         followed.lost = None
         followed.leader_epoch = None if stored is None else stored.leader_epoch
         if self._source is None:

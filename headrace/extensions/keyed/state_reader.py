@@ -86,6 +86,10 @@ class CopiesReader(RowsReader, Protocol):
         """Return how far each is."""
         ...
 
+    def readable(self) -> Sequence[int]:
+        """Return the partitions whose copies can be read at this moment, by number."""
+        ...
+
 
 class StateReader:
     """Reads committed state only, whatever is staged. Any thread; what reads rows blocks.

@@ -17,6 +17,7 @@ from fastapi import Path, Query, Response
 from headrace.core.errors import HeadraceError
 from headrace.core.positions import parse_moment
 from headrace.extensions.keyed.codecs import partition_of
+from headrace.extensions.keyed.errors import StateStoreError
 from headrace.extensions.streams.errors import QuestionError
 from headrace.extensions.streams.questions import KeyQuestion, PageQuestion
 from headrace.extensions.streams.section import StreamsProcessorConfig
@@ -236,9 +237,10 @@ class _AskedStore(NamedTuple):
         return self.channel.topics.get(self.channel.config.topics[0], 0)
 
     @property
-    def copied(self) -> list[int]:
-        """Return the partitions of other members of which a copy is kept here."""
-        return [each.partition for each in self.state.standbys()]
+    def copied(self) -> Sequence[int]:
+        """Return the partitions of other members of which a copy can be read here now."""
+        copies = self.state.copies
+        return () if copies is None else copies.readable()
 
     @property
     def is_partitioned(self) -> bool:
@@ -644,7 +646,11 @@ def _find_copied(
     copies = asked.state.copies
     if copies is None or number not in asked.copied:
         return None
-    found = asked.reader.get(copies, number, question)
+    try:
+        found = asked.reader.get(copies, number, question)
+    except StateStoreError:
+        # it was put off since then: another member may have the rows
+        return None
     return (number, found) if found.rows or asked.reader.has_windows else None
 
 

@@ -67,7 +67,8 @@ pytestmark = pytest.mark.skipif(
 def _run(**environment: str) -> dict[str, Any]:
     """Return what the script prints, and how many arenas it has."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
-    kept.pop("ARROW_DEFAULT_MEMORY_POOL", None)
+    for name in ("ARROW_DEFAULT_MEMORY_POOL", "GLIBC_TUNABLES"):
+        kept.pop(name, None)
     done = subprocess.run(
         [sys.executable, "-c", _SCRIPT],
         env={**kept, "PYTHONPATH": str(_ROOT), **environment},
@@ -93,6 +94,13 @@ def test_what_the_environment_sets_stays() -> None:
         ARROW_DEFAULT_MEMORY_POOL="mimalloc",
     )
     assert found == {"arenas": 5, "mapped": False, "arrow": "mimalloc"}
+
+
+def test_what_glibcs_tunables_set_stays() -> None:
+    """Tunables are the other way to say the same numbers."""
+    tunables = "glibc.malloc.arena_max=5:glibc.malloc.mmap_threshold=33554432"
+    found = _run(GLIBC_TUNABLES=tunables)
+    assert found == {"arenas": 5, "mapped": False, "arrow": "system"}
 
 
 def test_free_memory_goes_back_while_no_claim_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,6 +175,23 @@ def test_a_copy_is_read_with_the_position_that_its_rows_are_of(rig: Rig) -> None
     assert is_refused()
 
 
+def test_a_copy_with_rows_of_a_former_owner_is_read_from_where_they_are_whole(rig: Rig) -> None:
+    """Rows that were written after the noted position are read with no older position."""
+    rig.log.append(b"a", b"b", b"c")
+    rig.reader.follow([0])
+    rig.turn()
+    rig.reader.follow([])
+    rig.store.note({0: rig.positions.at(1, None)})
+    rig.reader.follow([0])
+    assert rig.turn() == StandbyProgress(1, 2)
+    assert rig.reader.readable() == []
+    with pytest.raises(StateStoreError, match="is not followed"), rig.reader.reading(0):
+        pass
+    rig.log.append(b"d")
+    assert rig.turn() == StandbyProgress(4, 0)
+    assert rig.reader.readable() == [0]
+
+
 def test_rows_come_with_their_position(rig: Rig) -> None:
     """Rows that were read count after a crash too: no note has to follow them."""
     rig.log.append(b"a", b"b")

@@ -67,6 +67,10 @@ class Copies:
         """Return how far each is."""
         return self.places
 
+    def readable(self) -> list[int]:
+        """Return all of them."""
+        return sorted(self.places)
+
     @contextmanager
     def reading(self, number: int) -> Iterator[CommittedRows]:
         """Yield what the store has of a partition."""
