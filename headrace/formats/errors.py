@@ -13,5 +13,9 @@ class RegistryError(RetryableError):
     """The schema registry does not answer, or not with a schema. Batches wait for it."""
 
 
+class UnknownYetError(RegistryError):
+    """The schema registry said once that it has no schema of this id, and is asked again."""
+
+
 class UnknownSchemaError(HeadraceError):
     """The schema registry has no schema of this id, subject or version."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from headrace.core.clock import SYSTEM_CLOCK, Clock
-from headrace.formats.errors import RegistryError, UnknownSchemaError
+from headrace.formats.errors import RegistryError, UnknownSchemaError, UnknownYetError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -155,7 +155,7 @@ class SchemaRegistry:
             last = now
             self._unknown[number] = (first, last)
         if last - first < ASK_AGAIN:
-            raise RegistryError(
+            raise UnknownYetError(
                 f"{WAITS} to know schema id {number}, which {self._named} does not; it is asked "
                 f"again {ASK_AGAIN:g} s after the first time"
             )
@@ -205,6 +205,10 @@ class SchemaRegistry:
             for url in self._settings.urls:
                 try:
                     answer = client.get(url.rstrip("/") + path)
+                except httpx.LocalProtocolError as error:
+                    # its text has the header, and so the login
+                    errors.append(f"{url} was not asked: {type(error).__name__}; a header is none")
+                    continue
                 except httpx.HTTPError as error:
                     errors.append(f"{url}: {str(error) or type(error).__name__}")
                     continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes as c
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -21,7 +21,7 @@ from headrace.formats.avro.library import (
 )
 from headrace.formats.avro.program import WIDTHS, Program, compiled
 from headrace.formats.avro.schema import AvroType, parse_schema
-from headrace.formats.errors import AvroSchemaError, UnknownSchemaError
+from headrace.formats.errors import AvroSchemaError, UnknownSchemaError, UnknownYetError
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -90,7 +90,7 @@ class AvroDecoder:
         found = self._library.headrace_avro_ids(given, ids, _MOST_IDS)
         if found == _MOST_IDS:
             return self._in_halves(values)
-        known = {number: self._program(number) for number in ids[:found]}
+        known = self._programs_of(ids[:found])
         programs = _structs(known)
         status = (c.c_uint8 * len(values))()
         bad = _room(BadStruct, len(values))
@@ -116,6 +116,23 @@ class AvroDecoder:
         reasons = {**bad, **{half + place: reason for place, reason in also_bad.items()}}
         return pa.concat_arrays([first, second], memory_pool=POOL), reasons
 
+    def _programs_of(self, ids: Sequence[int]) -> dict[int, Program | str]:
+        """Return the programs of schemas, or why there is none, by their ids.
+
+        All that the registry does not know are asked for before one is waited for: their half
+        minutes are the same.
+        """
+        known: dict[int, Program | str] = {}
+        waits: UnknownYetError | None = None
+        for number in ids:
+            try:
+                known[number] = self._program(number)
+            except UnknownYetError as error:
+                waits = waits or error
+        if waits is not None:
+            raise waits
+        return known
+
     def _program(self, number: int) -> Program | str:
         """Return the program of the schema of this id, or why there is none."""
         found = self._programs.get(number)
@@ -132,7 +149,7 @@ class AvroDecoder:
             return f"it is of type {registered.kind}, not AVRO"
         try:
             return compiled(parse_schema(registered.text, registered.references), self._row)
-        except AvroSchemaError as error:
+        except (AvroSchemaError, ArithmeticError, RecursionError) as error:
             return f"it does not resolve to the reader's: {error}"
 
 

@@ -134,6 +134,9 @@ _TIMES = {
     },
 }
 
+#: The most steps that a program has: types that name others twice are long soon.
+_MOST_OPS = 100_000
+
 #: What may be read as what. Whole numbers go to wider ones, and text and bytes to each other.
 _PROMOTED = {
     "int": {"int", "long", "float", "double"},
@@ -227,7 +230,7 @@ class _Compiler:
         else:
             (low, high), scale = _WHOLE[writer.kind], 1
             if reader.logical in _TIMES:
-                bounds, scale = _TIMES[_unit(writer, reader)]
+                bounds, scale = _unit(writer, reader)
                 low, high = max(low, bounds[0]), min(high, bounds[1])
             self._add(_Op(Kind.INTEGER, place, column.index, low=low, high=high, scale=scale))
 
@@ -344,6 +347,8 @@ class _Compiler:
                 self._end(op)
 
     def _add(self, op: _Op) -> int:
+        if len(self._ops) == _MOST_OPS:
+            raise AvroSchemaError(f"it has more than {_MOST_OPS:,} fields, one in the other")
         self._ops.append(op)
         return len(self._ops) - 1
 
@@ -351,16 +356,21 @@ class _Compiler:
         self._ops[op].span = len(self._ops) - op
 
 
-def _unit(writer: AvroType, reader: AvroType) -> str:
-    """Return the logical type whose numbers a writer wrote for a column of times.
+def _unit(writer: AvroType, reader: AvroType) -> tuple[tuple[int, int], int]:
+    """Return the bounds of a writer's numbers for a column of times, and what they are times.
 
-    Milliseconds become microseconds; a number without a logical type is of the reader's.
+    Columns of timestamps are in microseconds, and those of times in the reader's unit. A number
+    without a logical type is of the reader's.
     """
     assert reader.logical is not None, "a column of times"
-    family = reader.logical.rpartition("-")[0]
-    if writer.logical is not None and writer.logical.rpartition("-")[0] == family:
-        return writer.logical if family.endswith("timestamp") else reader.logical
-    return reader.logical
+    if writer.logical is not None and writer.logical.endswith("-nanos"):
+        raise AvroSchemaError(f"{writer} is in nanoseconds, which are not read as {reader}")
+    if writer.logical == "time-millis" and reader.logical == "time-micros":
+        return _TIMES[writer.logical][0], 1000
+    of_both = {writer.logical, reader.logical}
+    if all(each is not None and "timestamp-" in each for each in of_both):
+        return _TIMES[str(writer.logical)]
+    return _TIMES[reader.logical]
 
 
 def _signed(word: int) -> int:

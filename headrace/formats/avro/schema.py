@@ -71,9 +71,13 @@ def parse_schema(text: str, references: Sequence[str] = ()) -> AvroType:
         AvroSchemaError: one is no schema.
     """
     reader = _Reader()
-    for each in references:
-        reader.read(_from_json(each), "", "a reference")
-    return reader.read(_from_json(text), "", "the schema")
+    try:
+        for each in references:
+            reader.read(_from_json(each), "", "a reference")
+        return reader.read(_from_json(text), "", "the schema")
+    except (AttributeError, TypeError, ValueError, RecursionError) as error:
+        # a part that is of another type than Avro has there: a registry may keep any JSON
+        raise AvroSchemaError(f"the schema is none of Avro: {error}") from error
 
 
 def _from_json(text: str) -> Any:
@@ -123,9 +127,9 @@ class _Reader:
 
     def _written(self, given: dict[str, Any], namespace: str, place: str) -> AvroType:
         kind = given.get("type")
-        if kind in _NAMED:
+        if isinstance(kind, str) and kind in _NAMED:
             return self._named_type(given, namespace, place)
-        if kind in {"array", "map"}:
+        if isinstance(kind, str) and kind in {"array", "map"}:
             word = "items" if kind == "array" else "values"
             if word not in given:
                 raise AvroSchemaError(f"{place} has {kind} without {word}")
@@ -155,7 +159,7 @@ class _Reader:
                 raise AvroSchemaError(f"the default of {full} is none of its symbols")
         else:
             size = given.get("size")
-            if type(size) is not int or size < 0:
+            if type(size) is not int or not 0 <= size < 1 << 31:
                 raise AvroSchemaError(f"{full} has no size")
             made.size = size
             _with_logical(made, given, full)
@@ -188,6 +192,8 @@ _LOGICAL = {
     "timestamp-micros": {"long"},
     "local-timestamp-millis": {"long"},
     "local-timestamp-micros": {"long"},
+    "timestamp-nanos": {"long"},
+    "local-timestamp-nanos": {"long"},
     "uuid": {"string"},
 }
 
@@ -200,7 +206,7 @@ def _with_logical(made: AvroType, given: Mapping[str, Any], place: str) -> AvroT
     if logical == "decimal":
         made.precision, made.scale = given.get("precision", 0), given.get("scale", 0)
         digits = (made.precision, made.scale)
-        if not all(type(each) is int for each in digits) or not 0 <= digits[1] <= digits[0]:
+        if not all(type(each) is int for each in digits) or not 0 <= digits[1] <= digits[0] != 0:
             raise AvroSchemaError(f"{place} has a decimal without a precision and scale that fit")
     return made
 

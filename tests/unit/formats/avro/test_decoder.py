@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, time
 from decimal import Decimal
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 from headrace.core.errors import RetryableError
 from headrace.formats.avro.decoder import AvroDecoder
 from headrace.formats.avro.schema import parse_schema
-from headrace.formats.errors import AvroSchemaError, UnknownSchemaError
+from headrace.formats.errors import AvroSchemaError, UnknownSchemaError, UnknownYetError
 from headrace.formats.registry import RegisteredSchema
 from tests.unit.formats.avro.generated import framed, written
 
@@ -139,6 +139,84 @@ def test_an_unknown_id_is_the_fault_of_its_records_alone() -> None:
     rows, bad = decoded(decoder(ORDER), framed(b"\x02", 5), order(1))
     assert rows == [None, {"id": 1, "note": None}]
     assert bad == {0: "schema id 5: it is not known"}
+
+
+def test_all_ids_that_are_new_are_asked_for_before_one_is_waited_for() -> (
+    None
+):
+    """The half minutes of several ids are the same: they do not follow each other."""
+    asked: list[int] = []
+
+    class Registry:
+        def schema(self, number: int) -> RegisteredSchema:
+            asked.append(number)
+            raise UnknownYetError("not yet")
+
+    of = AvroDecoder(parse_schema(json.dumps(ORDER)), Registry())
+    with pytest.raises(RetryableError, match="not yet"):
+        of.columns(pa.array([framed(b"\x02", 5), framed(b"\x02", 6)], pa.binary()))
+    assert sorted(asked) == [5, 6]
+
+
+@pytest.mark.parametrize(
+    ("writer", "reader", "number", "row"),
+    [
+        (("int", "time-millis"), ("long", "time-micros"), 43_200_000, time(12)),
+        (
+            ("long", "timestamp-millis"),
+            ("long", "local-timestamp-micros"),
+            86_400_000,
+            datetime(1970, 1, 2),  # noqa: DTZ001 - a local time
+        ),
+        (
+            ("long", "local-timestamp-millis"),
+            ("long", "timestamp-micros"),
+            86_400_000,
+            datetime(1970, 1, 2, tzinfo=UTC),
+        ),
+    ],
+)
+def test_times_of_another_unit_are_the_same_times(
+    writer: tuple[str, str], reader: tuple[str, str], number: int, row: object
+) -> None:
+    """Milliseconds of a writer become microseconds, whatever the reader calls them."""
+
+    def at(kind: tuple[str, str]) -> dict[str, Any]:
+        return record(("at", {"type": kind[0], "logicalType": kind[1]}))
+
+    plain = written(record(("at", writer[0])), {"at": number})
+    rows, bad = decoded(decoder(at(reader), _5=at(writer)), framed(plain, 5))
+    assert (rows, bad) == ([{"at": row}], {})
+
+
+def test_times_in_nanoseconds_are_refused_by_name() -> None:
+    """They are not read as if they were microseconds."""
+
+    def at(name: str) -> dict[str, Any]:
+        return record(("at", {"type": "long", "logicalType": name}))
+
+    of = decoder(at("timestamp-micros"), _5=at("timestamp-nanos"))
+    _, bad = decoded(of, framed(b"\x02", 5))
+    assert "nanoseconds, which are not read as" in bad[0]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        record(("a", {"type": {"type": "string"}})),
+        record(("a", {"type": ["null", "int"]})),
+        {**record(("a", "int")), "aliases": None},
+        {"type": "enum", "name": "E", "symbols": 5},
+        {"type": "fixed", "name": "F", "size": 1 << 63},
+        record(("a", {"type": "bytes", "logicalType": "decimal"})),
+        record(("a", "float", 1e39)),
+    ],
+)
+def test_a_schema_that_is_none_makes_no_partition_wait(schema: Any) -> None:
+    """A registry may keep any JSON: such values are bad, and are not tried for ever."""
+    of = decoder(ORDER, _5=schema)
+    _, bad = decoded(of, framed(b"\x02\x00", 5))
+    assert set(bad) <= {0}
 
 
 def test_a_registry_that_is_away_is_no_records_fault() -> None:
