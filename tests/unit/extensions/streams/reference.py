@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from datetime import UTC, datetime, timedelta
-from decimal import Context, Decimal, Inexact, Overflow
+from decimal import Context, Decimal, Overflow, Rounded
 from typing import TYPE_CHECKING, Any
 
 from headrace.extensions.streams.expressions import CallNode, FieldNode, ValueNode
@@ -78,8 +78,9 @@ def _checked(value: Any) -> Any:
     return value
 
 
-#: As many digits as a column has, and nothing is rounded.
-_DECIMALS = Context(prec=38, Emax=999, traps=[Inexact, Overflow])
+#: As many digits as a column has, and nothing is rounded: no zero at the end either, of which a
+#: column has as many as its scale says.
+_DECIMALS = Context(prec=38, Emax=999, traps=[Rounded, Overflow])
 
 
 def _arithmetic(function: str) -> Callable[..., Any]:
@@ -87,7 +88,7 @@ def _arithmetic(function: str) -> Callable[..., Any]:
         if isinstance(left, Decimal):
             try:
                 return getattr(_DECIMALS, function)(left, right)
-            except Inexact:
+            except Rounded:
                 raise FaultError(left, right) from None
         made = {
             "add": lambda: left + right,
