@@ -141,9 +141,7 @@ def test_an_unknown_id_is_the_fault_of_its_records_alone() -> None:
     assert bad == {0: "schema id 5: it is not known"}
 
 
-def test_all_ids_that_are_new_are_asked_for_before_one_is_waited_for() -> (
-    None
-):
+def test_all_ids_that_are_new_are_asked_for_before_one_is_waited_for() -> None:
     """The half minutes of several ids are the same: they do not follow each other."""
     asked: list[int] = []
 
