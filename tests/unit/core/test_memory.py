@@ -86,7 +86,7 @@ def test_memory_that_is_freed_does_not_stay_with_threads() -> None:
     assert _run() == {"arenas": ARENAS, "mapped": True, "arrow": "system"}
 
 
-def test_what_the_environment_sets_stays() -> None:
+def test_limits_of_memory_that_the_environment_sets_are_kept() -> None:
     """Numbers and an allocator that the user chose are left alone."""
     found = _run(
         MALLOC_ARENA_MAX="5",
@@ -96,7 +96,7 @@ def test_what_the_environment_sets_stays() -> None:
     assert found == {"arenas": 5, "mapped": False, "arrow": "mimalloc"}
 
 
-def test_what_glibcs_tunables_set_stays() -> None:
+def test_limits_of_memory_that_tunables_of_glibc_set_are_kept() -> None:
     """Tunables are the other way to say the same numbers."""
     tunables = "glibc.malloc.arena_max=5:glibc.malloc.mmap_threshold=33554432"
     found = _run(GLIBC_TUNABLES=tunables)

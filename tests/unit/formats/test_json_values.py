@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -19,9 +15,11 @@ from headrace.formats.json_by_arrow import read_by_arrow
 from headrace.formats.json_values import JsonDecoder
 from headrace.formats.native import library
 from tests.unit.formats.documents import Documents, is_same
+from tests.unit.formats.sanitized import require_clean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 KIND = pa.struct(
     [
@@ -228,34 +226,4 @@ print("done")
 @pytest.mark.parametrize("seed", [11, 12])
 def test_sanitizers_find_nothing_in_any_document(tmp_path: Path, seed: int) -> None:
     """No address outside of what is allocated is used, and nothing undefined is done."""
-    compiled = tmp_path / "libsanitized.so"
-    options = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    sources = sorted(library.PATH.parent.glob("*.c"))
-    made = subprocess.run(
-        ["cc", *options, "-shared", "-fPIC", "-o", compiled, *sources, "-lm"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if made.returncode:
-        pytest.skip(f"the compiler has no sanitizers: {made.stderr.strip()[-200:]}")
-    sanitizers = [
-        subprocess.check_output(["cc", f"-print-file-name=lib{name}.so"], text=True).strip()
-        for name in ("asan", "ubsan")
-    ]
-    environment = {
-        **os.environ,
-        "LD_PRELOAD": " ".join(sanitizers),
-        "ASAN_OPTIONS": "detect_leaks=0",
-        "PYTHONMALLOC": "malloc",
-        "ARROW_DEFAULT_MEMORY_POOL": "system",
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", _SANITIZED, compiled, str(seed), "4000"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment,
-        cwd=Path(__file__).parents[3],
-    )
-    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr[-3000:]
+    require_clean(_SANITIZED, tmp_path, str(seed), "4000")

@@ -324,7 +324,7 @@ _STRICTER = ("out of range", "branch", "ends too early", "does not resolve")
 
 
 def mutated(random: Random, body: bytes) -> bytes:
-    """Return a value that somebody has damaged."""
+    """Return a value with damaged bytes."""
     choice = random.randrange(4)
     if choice == 0:
         return body[: random.randrange(len(body) + 1)]

@@ -1,16 +1,16 @@
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.formats.native import library
 from tests.unit.formats.avro.generated import compare
+from tests.unit.formats.sanitized import require_clean
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def compared(seeds: range, values: int) -> Counter[str]:
@@ -61,34 +61,4 @@ print("done")
 @pytest.mark.timeout(900)
 def test_sanitizers_find_nothing_in_any_value(tmp_path: Path) -> None:
     """No address outside of what is allocated is used, and nothing undefined is done."""
-    compiled = tmp_path / "libsanitized.so"
-    options = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    sources = sorted(library.PATH.parent.glob("*.c"))
-    made = subprocess.run(
-        ["cc", *options, "-shared", "-fPIC", "-o", compiled, *sources, "-lm"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if made.returncode:
-        pytest.skip(f"the compiler has no sanitizers: {made.stderr.strip()[-200:]}")
-    sanitizers = [
-        subprocess.check_output(["cc", f"-print-file-name=lib{name}.so"], text=True).strip()
-        for name in ("asan", "ubsan")
-    ]
-    environment = {
-        **os.environ,
-        "LD_PRELOAD": " ".join(sanitizers),
-        "ASAN_OPTIONS": "detect_leaks=0",
-        "PYTHONMALLOC": "malloc",
-        "ARROW_DEFAULT_MEMORY_POOL": "system",
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", _SANITIZED, compiled, "0", "400"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment,
-        cwd=Path(__file__).parents[4],
-    )
-    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr[-3000:]
+    require_clean(_SANITIZED, tmp_path, "0", "400")
