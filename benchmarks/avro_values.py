@@ -11,6 +11,7 @@ import fastavro
 import pyarrow as pa
 import pyruhvro
 
+from benchmarks.orders import more_fields, order
 from headrace.formats.avro.decoder import AvroDecoder
 from headrace.formats.avro.schema import parse_schema
 from headrace.formats.registry import RegisteredSchema
@@ -50,23 +51,13 @@ _LARGE = [
 
 def small(number: int) -> dict[str, Any]:
     """Return an order, of about 110 bytes in Avro."""
-    return {
-        "id": 1_000_000 + number,
-        "customer": f"customer-{number % 5000:08d}-abcdefgh",
-        "product": f"product-{number % 300:06d}-with-a-longer-name",
-        "quantity": number % 90,
-        "price": number / 7,
-        "paid": number % 3 == 0,
-        "note": None if number % 2 else "leave it at the door, and ring twice; thanks",
-        "at": 1_790_000_000_000_000 + number * 1000,
-    }
+    return order(number, "leave it at the door, and ring twice; thanks")
 
 
 def large(number: int) -> dict[str, Any]:
     """Return one with 33 fields and a list, of about 730 bytes."""
-    texts = {f"s{at}": f"{at}-{number}-lorem ipsum dolor sit amet, consect" for at in range(_TEXTS)}
-    numbers = {f"n{at}": number * 31 + at for at in range(_NUMBERS)}
-    return small(number) | texts | numbers | {"tags": ["a", "bb", f"t{number % 100}"]}
+    more = more_fields(number, _TEXTS, _NUMBERS)
+    return small(number) | more | {"tags": ["a", "bb", f"t{number % 100}"]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +70,14 @@ class AvroValues:
     @classmethod
     def of(cls, size: str, count: int) -> AvroValues:
         """Return so many values of about this size: 110b or 730b."""
-        fields, order = (_SMALL, small) if size == "110b" else (_LARGE, large)
+        fields, document = (_SMALL, small) if size == "110b" else (_LARGE, large)
         schema = {"type": "record", "name": "Order", "fields": fields}
         text = json.dumps(schema)
         parsed, framed = fastavro.parse_schema(schema), []
         for number in range(count):
             out = io.BytesIO()
             out.write(b"\0" + _ID.to_bytes(4, "big"))
-            fastavro.schemaless_writer(out, parsed, order(number))
+            fastavro.schemaless_writer(out, parsed, document(number))
             framed.append(out.getvalue())
         return cls(text, pa.array(framed, pa.binary()))
 

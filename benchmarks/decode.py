@@ -16,6 +16,7 @@ import orjson
 
 from benchmarks.avro_values import TARGETS as AVRO_TARGETS
 from benchmarks.avro_values import AvroValues
+from benchmarks.orders import more_fields, order
 from benchmarks.report import Report, say
 from benchmarks.rounds import SHORTEST, alternate
 from headrace.core.memory import limit_memory
@@ -63,22 +64,12 @@ class Plan:
 
 def small(number: int) -> dict[str, Any]:
     """Return a document of about 200 bytes."""
-    return {
-        "id": 1_000_000 + number,
-        "customer": f"customer-{number % 5000:08d}-abcdefgh",
-        "product": f"product-{number % 300:06d}-with-a-longer-name",
-        "quantity": number % 90,
-        "price": number / 7,
-        "paid": number % 3 == 0,
-        "note": None if number % 2 else "leave it at the door, and ring twice",
-        "at": 1_790_000_000_000_000 + number * 1000,
-    }
+    return order(number, "leave it at the door, and ring twice")
 
 
 def large(number: int) -> dict[str, Any]:
     """Return a document of about 900 bytes."""
-    texts = {f"s{at}": f"{at}-{number}-lorem ipsum dolor sit amet, consect" for at in range(_TEXTS)}
-    return small(number) | texts | {f"n{at}": number * 31 + at for at in range(_NUMBERS)}
+    return small(number) | more_fields(number, _TEXTS, _NUMBERS)
 
 
 def run(plan: Plan | None = None) -> Report:
