@@ -119,7 +119,7 @@ static void number_columns(column_t *column, int32_t *next) {
         number_columns(&column->children[at], next);
 }
 
-/* Give the columns of a level room for so many rows. What is behind their rows is 0. */
+/* Give the columns of a level room for so many rows. What is after their rows is 0. */
 static void level_resize(level_t *level, int64_t room) {
     size_t bits = (size_t)(room + 7) / 8, had = (size_t)(level->room + 7) / 8;
     for (column_t *each = level->first; each != NULL; each = each->next) {

@@ -51,7 +51,7 @@ static inline int is_value(const values_t *values, int64_t place) {
     return values->valid == NULL || (values->valid[bit / 8] >> (bit % 8) & 1);
 }
 
-/* Where the value at a place begins; that of the place behind the last one is where it ends. */
+/* Where the value at a place begins; that of the place after the last one is where it ends. */
 static inline int64_t begin_of(const values_t *values, int64_t place) {
     int64_t at = values->offset + place;
     return values->large ? ((const int64_t *)values->ends)[at]
@@ -109,7 +109,7 @@ void level_grow(level_t *level);
 /* Undo the rows of a level from one on, with the one that is not closed. */
 void level_cut(level_t *level, int64_t from);
 
-/* Make room for bytes of text behind those of a column. */
+/* Make room for bytes of text after those of a column. */
 void column_grow(column_t *column, size_t more);
 
 /* Say that a column has a value in the row that is open. */

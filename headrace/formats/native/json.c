@@ -17,7 +17,7 @@
 
 #include "columns.h"
 
-/* How a TIMESTAMP is written: as text, or as a number of a unit, with so many digits behind its
+/* How a TIMESTAMP is written: as text, or as a number of a unit, with so many digits after its
  * point that are microseconds. */
 enum { ISO = -1 };
 
@@ -124,8 +124,8 @@ static inline int32_t hex_of(const uint8_t *at) {
     return found;
 }
 
-/* Return what is behind the escape at ``at``; NULL where it is none. */
-static const uint8_t *behind_escape(const uint8_t *at, const uint8_t *end) {
+/* Return what is after the escape at ``at``; NULL where it is none. */
+static const uint8_t *after_escape(const uint8_t *at, const uint8_t *end) {
     if (end - at < 2)
         return NULL;
     if (at[1] != 'u')
@@ -195,11 +195,11 @@ static inline int read_text(reader_t *reader, text_t *text) {
             break;
         if (*at != '\\')
             return fits_not(reader, at);
-        const uint8_t *behind = behind_escape(at, reader->end);
-        if (behind == NULL)
+        const uint8_t *after = after_escape(at, reader->end);
+        if (after == NULL)
             return fits_not(reader, at);
         text->has_escapes = 1;
-        at = behind;
+        at = after;
     }
     text->size = (size_t)(at - text->start);
     reader->at = at + 1;
@@ -276,12 +276,12 @@ typedef struct {
     const uint8_t *start;
     size_t size;
     uint64_t digits;
-    int32_t fraction; /* digits behind the point that did */
+    int32_t fraction; /* digits after the point that did */
     int32_t exponent;
     int is_negative, is_long, is_special;
 } number_t;
 
-/* The largest exponent that Arrow's reader takes: 308, and one more for each digit behind the point
+/* The largest exponent that Arrow's reader takes: 308, and one more for each digit after the point
  * that it looks at. */
 static int32_t most_exponent(const uint8_t *at, int32_t whole, const uint8_t *point, int32_t count) {
     uint64_t value = 0;
@@ -483,7 +483,7 @@ static inline whole_t power_of_ten(int32_t exponent) {
     return (whole_t)whole_tens(exponent - rest) * whole_tens(rest);
 }
 
-/* Read a decimal of so many digits, ``scale`` of them behind the point, of all the text; return
+/* Read a decimal of so many digits, ``scale`` of them after the point, of all the text; return
  * whether it is one without more digits. */
 static int decimal_of(const uint8_t *at, size_t size, int32_t precision, int32_t scale,
                       whole_t *found) {
@@ -493,17 +493,17 @@ static int decimal_of(const uint8_t *at, size_t size, int32_t precision, int32_t
     whole_t value = 0;
     if (at < end && (*at == '-' || *at == '+'))
         is_negative = *at++ == '-';
-    for (int behind = 0; at < end; at++) {
-        if (*at == '.' && !behind) {
-            behind = 1;
+    for (int is_fraction = 0; at < end; at++) {
+        if (*at == '.' && !is_fraction) {
+            is_fraction = 1;
             continue;
         }
         if (!is_digit(at, end))
             break;
         has_digits = 1;
-        /* zeros before all others do not count, but for those behind the point */
-        digits += behind || *at != '0' || digits > 0;
-        fraction += behind;
+        /* zeros before all others do not count, but for those after the point */
+        digits += is_fraction || *at != '0' || digits > 0;
+        fraction += is_fraction;
         if (digits > MOST_DIGITS)
             return 0;
         value = value * 10 + (*at - '0');
@@ -959,7 +959,7 @@ static inline int is_guessed(const reader_t *reader, const guess_t *guess, const
 #endif
 }
 
-/* Read a member's name, behind its quote. Returns its field's number, -1 where there is none, or -2
+/* Read a member's name, after its quote. Returns its field's number, -1 where there is none, or -2
  * where it is no name. */
 static inline int32_t read_name(reader_t *reader, const field_t *field, guess_t *guess) {
     if (is_guessed(reader, guess, reader->at)) {
@@ -1106,7 +1106,7 @@ static int read_document(reader_t *reader) {
     return reader->at == reader->end;
 }
 
-/* Read values in JSON as rows of a struct. ``unit`` is ISO, or how many digits behind the point of
+/* Read values in JSON as rows of a struct. ``unit`` is ISO, or how many digits after the point of
  * a moment as a number are microseconds. ``bad`` has room for two numbers for each value: the place
  * of one that does not fit, and at which byte it was found. Returns how many there are, -1 where
  * the struct has a type that is not read here. */
