@@ -29,12 +29,18 @@ import org.apache.kafka.streams.processor.TimestampExtractor;
 /**
  * The topology of hours.py as a program of Kafka Streams.
  *
- * <p>Arguments: brokers, folder for state, grace in milliseconds. It runs until it is killed.
+ * <p>Arguments: brokers, folder for state, how long the flights are in milliseconds. It runs until
+ * it is killed.
  */
 public final class KafkaStreamsYear {
   private static final ObjectMapper JSON = new ObjectMapper();
   private static final Serde<String> TEXT = Serdes.String();
   private static final String[] WEATHER = {"temp", "wind", "visib"};
+
+  // In spans of the flights. Nobody waits for a partition: the demo's last records, two and four
+  // spans after the others, may be read first and must not end what they come before.
+  private static final int WINDOW_GRACE = 3;
+  private static final int JOIN_GRACE = 6;
 
   /** Takes the time of a record from its value. */
   public static final class At implements TimestampExtractor {
@@ -70,7 +76,7 @@ public final class KafkaStreamsYear {
     System.exit(1);
   }
 
-  private static void build(StreamsBuilder builder, Duration grace) {
+  private static void build(StreamsBuilder builder, Duration span) {
     Consumed<String, String> timed =
         Consumed.with(TEXT, TEXT).withTimestampExtractor(new At());
     KTable<String, String> planes = builder.table("planes", Consumed.with(TEXT, TEXT));
@@ -78,7 +84,9 @@ public final class KafkaStreamsYear {
         builder.stream("flights", timed)
             .leftJoin(planes, KafkaStreamsYear::flown)
             .groupBy((tail, flown) -> text(flown, "origin"), Grouped.with("hours", TEXT, TEXT))
-            .windowedBy(TimeWindows.ofSizeAndGrace(Duration.ofHours(1), grace))
+            .windowedBy(
+                TimeWindows.ofSizeAndGrace(
+                    Duration.ofHours(1), span.multipliedBy(WINDOW_GRACE)))
             .aggregate(
                 () -> "{}", KafkaStreamsYear::added, Materialized.with(TEXT, TEXT))
             .suppress(Suppressed.untilWindowCloses(Suppressed.BufferConfig.unbounded()))
@@ -86,8 +94,7 @@ public final class KafkaStreamsYear {
             .map((hour, row) -> KeyValue.pair(hour.key(), begun(row, hour.window().start())));
     hours.to("kafka-streams.hours", Produced.with(TEXT, TEXT));
     JoinWindows within =
-        // hours come by a topic, which nobody waits for: weather of long after may be there first
-        JoinWindows.ofTimeDifferenceAndGrace(Duration.ZERO, grace.multipliedBy(6))
+        JoinWindows.ofTimeDifferenceAndGrace(Duration.ZERO, span.multipliedBy(JOIN_GRACE))
             .before(Duration.ofMinutes(59))
             .after(Duration.ZERO);
     hours

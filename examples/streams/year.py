@@ -79,12 +79,14 @@ class Year:
         return [*_merged(_weather(self.weather), _flights(self.flights)), *self._closing()]
 
     def _closing(self) -> Iterator[Timed]:
-        last = self.begin + self.span
-        origins = sorted(self.flights["origin"].unique())
-        for origin in origins:
-            at = last + _CLOSING_FLIGHTS * self.span
-            yield _timed(at, FLIGHTS, UNKNOWN, {"at": at, "origin": origin})
+        yield from self.last_flights(_CLOSING_FLIGHTS)
         yield from self.last_weather(_CLOSING_WEATHER)
+
+    def last_flights(self, spans: int) -> Iterator[Timed]:
+        """Yield flights of no plane, so many times the span after the last flight."""
+        at = self.begin + (1 + spans) * self.span
+        for origin in sorted(self.flights["origin"].unique()):
+            yield _timed(at, FLIGHTS, UNKNOWN, {"at": at, "origin": origin})
 
     def last_weather(self, spans: int) -> Iterator[Timed]:
         """Yield observations of nothing, so many times the span after the last flight."""
