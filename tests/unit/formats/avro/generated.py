@@ -336,6 +336,14 @@ def mutated(random: Random, body: bytes) -> bytes:
     return random.randbytes(random.randrange(1, 30))
 
 
+def has_empty_record(writer: Any) -> bool:
+    """Return whether a writer's schema has a record without fields.
+
+    Of an array of such records fastavro reads as many as a damaged count says, for hours.
+    """
+    return '"fields": []' in json.dumps(writer)
+
+
 def compare(random: Random, values: int) -> Counter[str]:
     """Decode made-up values of one pair of schemas, and hold them against fastavro.
 
@@ -347,7 +355,8 @@ def compare(random: Random, values: int) -> Counter[str]:
     writer = schemas.writer(reader)
     write = fastavro.parse_schema(json.loads(json.dumps(writer)))
     bodies = [written(write, source.of(writer)) for _ in range(values)]
-    bodies = [mutated(random, each) if random.random() < 0.3 else each for each in bodies]
+    if not has_empty_record(writer):
+        bodies = [mutated(random, each) if random.random() < 0.3 else each for each in bodies]
     decoder = AvroDecoder(parse_schema(json.dumps(reader)), Schema(writer))
     rows, bad = decoder.columns(pa.array([framed(each) for each in bodies], pa.binary()))
     rows.validate(full=True)

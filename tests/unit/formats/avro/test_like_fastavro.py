@@ -29,7 +29,7 @@ def test_values_are_decoded_as_fastavro_does() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(900)
 def test_a_million_values_are_decoded_as_fastavro_does(capsys: pytest.CaptureFixture[str]) -> None:
     """A million values of ten thousand pairs of schemas come out as fastavro's, and are counted."""
     counts = compared(range(1000, 11_000), 100)
