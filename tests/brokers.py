@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 WAIT = 30.0
 
+#: Seconds for one read of an offset: a request to a coordinator that died may be asked again.
+_ONE_READ = 10.0
+
 #: Room for a record of 1 MB and what is around it, the client's own default being just below.
 #: Idempotent: otherwise a request that is sent again may come behind the next one.
 _PRODUCER = {"message.max.bytes": 2_000_000, "linger.ms": 0, "enable.idempotence": True}
@@ -236,7 +239,7 @@ def stored_offset(store: OffsetStore, partition: Partition) -> StoredOffset | No
     deadline = Deadline.after(WAIT)
     while True:
         try:
-            return store.read(partition, deadline)
+            return store.read(partition, Deadline.after(deadline.at_most(_ONE_READ)))
         except OffsetStoreError:
             if deadline.expired:
                 raise
