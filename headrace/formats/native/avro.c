@@ -224,7 +224,8 @@ static int has_digits(unsigned __int128 v, const op_t *op) {
 static const uint8_t *check(check_t *c, const op_t *op, const op_t *stop, const uint8_t *p,
                             const uint8_t *end);
 
-/* Checks the blocks of items of a list or a map, each after their number, up to an empty one. */
+/* Checks the blocks of items of a list or a map, each after their number, up to an empty one.
+ * Blocks that say how many bytes they have are passed by where no column has their items. */
 static const uint8_t *check_items(check_t *c, const op_t *op, const uint8_t *p,
                                   const uint8_t *end) {
   for (;;) {
@@ -237,6 +238,11 @@ static const uint8_t *check_items(check_t *c, const op_t *op, const uint8_t *p,
       count = -count;
       const uint8_t *before = p;
       if (!(p = number(before, end, &size))) return failed(c, op, before, of_number(before, end));
+      if (op->column < 0) {
+        if (size < 0 || size > end - p) return failed(c, op, before, CUT);
+        p += size;
+        continue;
+      }
     }
     /* no item is without a byte */
     if (count > end - p) return failed(c, op, at, CUT);
@@ -514,6 +520,10 @@ static const uint8_t *fill_items(column_t *columns, const uint8_t *constants, co
     if (count < 0) {
       count = -count;
       p = checked_number(p, &size);
+      if (list == NULL) {
+        p += size;
+        continue;
+      }
     }
     if (list != NULL) list->used += count;
     for (; count > 0; count--) {

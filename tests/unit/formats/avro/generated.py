@@ -263,13 +263,27 @@ def parsed(schema: Any) -> Any:
     return fastavro.parse_schema(json.loads(text))
 
 
+class Whole(io.BytesIO):
+    """Bytes of which none are read beyond their end.
+
+    fastavro takes fewer bytes than it asked for, and reads on as often as a damaged count says.
+    """
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Return so many bytes, all of them by default; raises EOFError where there are fewer."""
+        found = super().read(size)
+        if size is not None and len(found) < size:
+            raise EOFError(f"{size} bytes are wanted, and {len(found)} are left")
+        return found
+
+
 def read(body: bytes, writer: Any, reader: Any, kind: Any) -> Any:
     """Return what fastavro reads by two schemas, as Arrow would have it of this type.
 
     Raises:
         Refused: it reads nothing, or not to the end.
     """
-    source = io.BytesIO(body)
+    source = Whole(body)
     try:
         found = in_arrow(fastavro.schemaless_reader(source, writer, reader), kind)
     except Exception as error:

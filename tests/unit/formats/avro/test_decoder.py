@@ -187,6 +187,19 @@ def test_times_of_another_unit_are_the_same_times(
     assert (rows, bad) == ([{"at": row}], {})
 
 
+def test_a_block_that_no_column_has_is_passed_by_where_it_says_its_bytes() -> None:
+    """As Avro has it for readers of fewer fields; a size beyond the record's end is its fault."""
+    reader = record(("after", "int"))
+    writer = record(("before", {"type": "array", "items": "int"}), ("after", "int"))
+    of = decoder(reader, _5=writer)
+    three = b"\x05\x06" + b"\x02\x02\x02"  # three items, which take three bytes
+    rows, bad = decoded(of, framed(three + b"\x00" + b"\x0a", 5))
+    assert (rows, bad) == ([{"after": 5}], {})
+    for size in (b"\x7f", b"\x01"):
+        _, bad = decoded(of, framed(b"\x05" + size + b"\x02\x02\x02\x00\x0a", 5))
+        assert "ends too early" in bad[0]
+
+
 def test_times_in_nanoseconds_are_refused_by_name() -> None:
     """They are not read as if they were microseconds."""
 
