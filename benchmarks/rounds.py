@@ -24,6 +24,10 @@ MARGIN = 1.5
 #: A side is warm when a round is not this much faster than those before it.
 STEADY = 1.1
 
+#: The same where a JVM is next to ours: it goes on compiling after a round that was no faster, so
+#: two such rounds in a row count, and each takes that much longer than the shortest.
+PEERS_STEADY, PEERS_MARGIN = 2, 2.0
+
 
 class ShortRoundError(Exception):
     """A round was too short to say anything; the text has the side and what to do."""

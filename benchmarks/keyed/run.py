@@ -14,7 +14,7 @@ from benchmarks.keyed.topics import KeyedTopics
 from benchmarks.peers.environments import versions
 from benchmarks.peers.process import PeerError
 from benchmarks.report import Report, say
-from benchmarks.rounds import SHORTEST, alternate, warmed
+from benchmarks.rounds import PEERS_MARGIN, PEERS_STEADY, SHORTEST, alternate, warmed
 from headrace.devstack.jars import KAFKA_STREAMS
 
 if TYPE_CHECKING:
@@ -116,6 +116,8 @@ def _compare(plan: Plan, runners: Sequence[Runner], topics: KeyedTopics) -> Roun
             plan,
             warm_ups=plan.warm_ups if runner.side.stays else 0,
             say=say,
+            steady=PEERS_STEADY,
+            margin=PEERS_MARGIN,
         )
         for runner in runners
     }

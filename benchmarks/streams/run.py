@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks import stack
 from benchmarks.report import Report, say
-from benchmarks.rounds import SHORTEST, alternate, warmed
+from benchmarks.rounds import PEERS_MARGIN, PEERS_STEADY, SHORTEST, alternate, warmed
 from benchmarks.streams.restart import MANY_KEYS, RestartPlan, holding, restarting
 from benchmarks.streams.sides import OTHERS, SIDES, Runner, command_of
 from benchmarks.streams.topics import StreamTopics
@@ -45,12 +45,6 @@ _MOST = {
 }
 
 _LEAST = {f"{kind}_{_RATIO}": target for kind, target in _TARGETS.items() if target is not None}
-
-#: Rounds in a row in which a JVM is no faster: of windows it reads few records in each.
-_STEADY_ROUNDS = 2
-
-#: A warm-up takes that much longer than the shortest round, at least.
-_MARGIN = 2.0
 
 #: What a round measured beside its rate, and is kept of each side.
 _KEPT = ("seconds", "outputs", "commits", "touched", "cpu_seconds", "memory_mib", "threads")
@@ -126,8 +120,8 @@ def _compare(plan: Plan, kind: str, servers: LocalStack, topics: StreamTopics) -
                 plan,
                 warm_ups=plan.warm_ups,
                 say=say,
-                steady=1 if runner.side.is_ours else _STEADY_ROUNDS,
-                margin=_MARGIN,
+                steady=1 if runner.side.is_ours else PEERS_STEADY,
+                margin=PEERS_MARGIN,
             )
             for runner in runners
         }
