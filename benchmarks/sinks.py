@@ -22,8 +22,8 @@ from benchmarks.rounds import SHORTEST, alternate, require_long
 from headrace.core.records import TopicPartition
 from headrace.extensions.sql.loaders import copy
 from headrace.extensions.sql.sink import SqlSink
-from headrace.extensions.sql.target import WriteMode
 from headrace.sinks import PartitionCommit
+from headrace.sinks.by_key import WriteMode
 from headrace.sinks.micro_batch import MicroBatch
 
 if TYPE_CHECKING:

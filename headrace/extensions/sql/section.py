@@ -21,6 +21,7 @@ from headrace.config.types.secrets import SecretValue
 from headrace.core.errors import HeadraceError
 from headrace.core.extras import Extra, required
 from headrace.core.findings import error, ok
+from headrace.sinks.by_key import Repeated, WriteMode, key_conflicts
 from headrace.sinks.sections import APPENDED_AGAIN, ATOMIC
 
 if TYPE_CHECKING:
@@ -101,19 +102,7 @@ class SqlSinkConfig(SinkConfig):
     def _key_conflicts(self) -> Iterator[FieldConflict]:
         """Yield what does not go with rows that have a key."""
         scheme = scheme_of(self.url)
-        if not self.key:
-            yield FieldConflict(
-                ("key",), f"is missing; mode: {self.mode} takes the columns that make a row unique"
-            )
-        if self.mode == "merge" and not self.merge:
-            yield FieldConflict(
-                ("merge",),
-                "is missing; mode: merge takes sum, min, max or last for each other column",
-            )
-        for name in sorted({*self.merge} & {*self.key}):
-            yield FieldConflict(
-                ("merge",), f"names {name}, which is in key; leave it out of one of them"
-            )
+        yield from key_conflicts(self.mode, self.key, self.merge)
         if scheme not in _UPSERTING:
             yield FieldConflict(
                 ("mode",),
@@ -171,10 +160,6 @@ class SqlSinkConfig(SinkConfig):
         with required(Extra.SQL, f"the sink of table {self.table}"):
             from headrace.extensions.sql.inserts import Merging  # noqa: PLC0415 - an extra
             from headrace.extensions.sql.sink import SqlSink  # noqa: PLC0415 - an extra
-            from headrace.extensions.sql.target import (  # noqa: PLC0415 - an extra
-                Repeated,
-                WriteMode,
-            )
 
         return SqlSink(
             self.url.get_secret_value(),

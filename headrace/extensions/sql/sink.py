@@ -20,7 +20,8 @@ from headrace.core.errors import RowsRefusedError, SinkFailedError, StartError
 from headrace.extensions.sql.columns import is_of_values
 from headrace.extensions.sql.database import TIMEOUT, Database, TableName, brief, gave_way
 from headrace.extensions.sql.offsets import OffsetsTable, OriginsTable
-from headrace.extensions.sql.target import Repeated, SqlTarget, WriteMode
+from headrace.extensions.sql.target import SqlTarget
+from headrace.sinks.by_key import Repeated, WriteMode
 from headrace.sinks.contract import (
     Guarantee,
     Sink,

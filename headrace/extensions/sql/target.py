@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from enum import Enum
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -13,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import NoSuchTableError, SQLAlchemyError
 
-from headrace.core.errors import ConfigError, ResultMisfitError, RowsRefusedError, StartError
+from headrace.core.errors import ConfigError, ResultMisfitError, StartError
 from headrace.extensions.sql.columns import (
     is_bindable,
     is_exact,
@@ -25,6 +24,7 @@ from headrace.extensions.sql.columns import (
 from headrace.extensions.sql.database import TableName, brief, explained
 from headrace.extensions.sql.inserts import UPSERTING, Inserts, Merging
 from headrace.extensions.sql.loaders import loader_for
+from headrace.sinks.by_key import Repeated, WriteMode, numbers_of_keys, one_row_of_each
 from headrace.sinks.origin import ORIGIN
 
 if TYPE_CHECKING:
@@ -80,29 +80,6 @@ _SUMMED = (sa.Integer, sa.Numeric, sa.Float, sa.Interval, postgresql.INTERVAL)
 
 #: The dialects that say of an INSERT how they would carry it out, and do nothing.
 _EXPLAINING = frozenset({"postgresql", "sqlite"})
-
-
-class WriteMode(Enum):
-    """The way in which a row of the result is written."""
-
-    APPEND = "append"
-    """It is inserted."""
-
-    UPSERT = "upsert"
-    """It takes the place of the row with the same key, if there is one."""
-
-    MERGE = "merge"
-    """It is merged into the row with the same key, if there is one, column by column."""
-
-
-class Repeated(Enum):
-    """The policy for a key that a result has in several rows."""
-
-    FAIL = "fail"
-    """The rows are refused: it is not clear which one should win."""
-
-    LAST = "last"
-    """The last of them is written."""
 
 
 class SqlTarget:
@@ -435,32 +412,11 @@ class SqlTarget:
 
     def _by_key(self, rows: pa.Table) -> pa.Table:
         """Sort by key: writers that lock rows in one order do not wait for each other."""
-        keys = rows.select(list(self._key))
-        distinct = keys.group_by(list(self._key)).aggregate([]).num_rows
-        nulls = sum(column.null_count for column in keys.columns)
-        if nulls or (distinct < rows.num_rows and self._repeated is Repeated.FAIL):
-            raise RowsRefusedError(
-                f"{self.place}: the result has {rows.num_rows} rows and {distinct} keys, {nulls} "
-                f"of them null in part; let the reducer make one row for each "
-                f"{', '.join(self._key)}{self._advice}"
-            )
-        return self._sorted(self._last_of(rows) if distinct < rows.num_rows else rows)
-
-    @property
-    def _advice(self) -> str:
-        """Return how to write keys that are repeated, where that is possible."""
-        can_repeat = self.mode is WriteMode.UPSERT and self._repeated is Repeated.FAIL
-        return ", or set repeated: last in the sink for the last row of each" if can_repeat else ""
+        return self._sorted(one_row_of_each(self.place, rows, self._key, self.mode, self._repeated))
 
     def _last_of(self, rows: pa.Table) -> pa.Table:
         """Return the last row of each key, in the order of the rows."""
-        return rows.take(self._numbers(rows, "max"))
-
-    def _numbers(self, rows: pa.Table, which: str) -> pa.ChunkedArray:
-        """Return the number of one row of each key, the ``min`` or ``max``, in ascending order."""
-        numbered = rows.select(list(self._key)).append_column("", pa.array(range(rows.num_rows)))
-        found = numbered.group_by(list(self._key)).aggregate([("", which)])
-        return found.column(f"_{which}").sort()
+        return rows.take(numbers_of_keys(rows, self._key, "max"))
 
     def _sorted(self, rows: pa.Table) -> pa.Table:
         """Sort by the columns of the key whose equality is the database's, the others' order kept.
@@ -509,7 +465,7 @@ class SqlTarget:
     def _split_repeated(self, rows: pa.Table) -> Iterator[pa.Table]:
         """Yield the first row of each key, then the second one where it has one, and so on."""
         while rows.num_rows:
-            first = self._numbers(rows, "min")
+            first = numbers_of_keys(rows, self._key, "min")
             yield self._sorted(rows.take(first))
             rows = rows.filter(pc.invert(pc.is_in(pa.array(range(rows.num_rows)), first)))
 

@@ -16,7 +16,7 @@ import yaml
 from headrace.core.errors import StartError
 from headrace.extensions.sql.database import Database
 from headrace.extensions.sql.sink import SqlSink
-from headrace.extensions.sql.target import WriteMode
+from headrace.sinks.by_key import WriteMode
 from headrace.testing.sinks import BatchCommitContract, SinkPlace, TablesOfArrow
 from tests.integration.extensions.spark.test_sql_postgres import PostgresPlace, copy_all, run
 from tests.pages import ROOT, blocks_of

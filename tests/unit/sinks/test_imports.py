@@ -21,7 +21,7 @@ from headrace.core.records import TopicPartition
 from headrace.sinks.contract import PartitionCommit
 from headrace.extensions.delta.sink import DeltaSink
 from headrace.extensions.sql.sink import SqlSink
-from headrace.extensions.sql.target import WriteMode
+from headrace.sinks.by_key import WriteMode
 from headrace.testing.sinks import micro_batch
 
 sink = eval(sys.argv[2])

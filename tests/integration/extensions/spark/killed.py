@@ -44,7 +44,7 @@ from headrace.extensions.delta.schema import SchemaChanges
 from headrace.extensions.delta.sink import DeltaSink
 from headrace.extensions.delta.table import LogFiles
 from headrace.extensions.sql.sink import SqlSink
-from headrace.extensions.sql.target import WriteMode
+from headrace.sinks.by_key import WriteMode
 from headrace.sinks.contract import BatchCommitSink, OffsetMove, OutputReplacer
 from headrace.testing.kills import killed_at_every_line
 from headrace.testing.sinks import identity, micro_batch, share, started_spark

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
-from headrace.extensions.sql.target import WriteMode
+from headrace.sinks.by_key import WriteMode
 from headrace.sinks.console import ConsoleSink, NoopSink
 from headrace.sinks.contract import Guarantee
 from headrace.testing.replacement import GroupedReplacerContract

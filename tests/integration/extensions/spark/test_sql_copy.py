@@ -17,7 +17,8 @@ from headrace.core.errors import ResultMisfitError, RowsRefusedError
 from headrace.extensions.sql.database import Database, TableName
 from headrace.extensions.sql.loaders import rows as loading_rows
 from headrace.extensions.sql.sink import SqlSink
-from headrace.extensions.sql.target import SqlTarget, WriteMode
+from headrace.extensions.sql.target import SqlTarget
+from headrace.sinks.by_key import WriteMode
 from headrace.sinks.micro_batch import MicroBatch
 from tests.integration.extensions.spark.test_sql_postgres import copy_all, run
 from tests.integration.extensions.spark.test_sql_values import COLUMN_TYPES, OTHER_TYPES

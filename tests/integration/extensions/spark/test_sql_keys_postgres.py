@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.extensions.sql.sink import SqlSink
-from headrace.extensions.sql.target import WriteMode
+from headrace.sinks.by_key import WriteMode
 from tests.integration.extensions.spark.test_sql_postgres import copy_all, run
 from tests.postgres import PostgresServer, postgres_server
 from tests.unit.extensions.sql.sql_keys import Results, commit_all, results_of, upsert_one_by_one

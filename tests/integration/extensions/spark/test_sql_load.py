@@ -18,7 +18,8 @@ from headrace.extensions.sql.database import Database, TableName
 from headrace.extensions.sql.loaders import load
 from headrace.extensions.sql.loaders import rows as loading_rows
 from headrace.extensions.sql.sink import SqlSink
-from headrace.extensions.sql.target import SqlTarget, WriteMode
+from headrace.extensions.sql.target import SqlTarget
+from headrace.sinks.by_key import WriteMode
 from headrace.sinks.contract import OffsetMove
 from headrace.sinks.micro_batch import MicroBatch
 from headrace.testing.sinks import BatchCommitContract, SinkPlace

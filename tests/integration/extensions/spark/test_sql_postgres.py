@@ -22,7 +22,7 @@ from headrace.extensions.sql.database import Database, TableName, _transaction_s
 from headrace.extensions.sql.loaders import copy
 from headrace.extensions.sql.offsets import OffsetsTable
 from headrace.extensions.sql.sink import SqlSink, StagedRows
-from headrace.extensions.sql.target import WriteMode
+from headrace.sinks.by_key import WriteMode
 from headrace.sinks.errors import CommitConflictError
 from headrace.testing.replacement import GroupedReplacerContract
 from headrace.testing.sinks import BatchCommitContract, Row, SinkPlace, TablesOfArrow

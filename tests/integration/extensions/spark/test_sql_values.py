@@ -12,7 +12,7 @@ import pytest
 
 from headrace.core.errors import ResultMisfitError, RowsRefusedError, SinkFailedError, StartError
 from headrace.extensions.sql.sink import SqlSink
-from headrace.extensions.sql.target import WriteMode
+from headrace.sinks.by_key import WriteMode
 from headrace.sinks.micro_batch import MicroBatch
 from tests.integration.extensions.spark.test_sql_postgres import run
 from tests.postgres import PostgresServer, postgres_server

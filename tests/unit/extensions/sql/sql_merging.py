@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from headrace.extensions.sql.inserts import Merging
-from headrace.extensions.sql.target import WriteMode
+from headrace.sinks.by_key import WriteMode
 from headrace.sinks.micro_batch import MicroBatch
 from tests.unit.extensions.sql.sql_tables import share
 

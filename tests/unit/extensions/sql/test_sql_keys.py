@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from headrace.core.errors import ResultMisfitError
 from headrace.extensions.sql.sink import SqlSink
-from headrace.extensions.sql.target import WriteMode
+from headrace.sinks.by_key import WriteMode
 from tests.unit.extensions.sql.sql_keys import Results, commit_all, results_of, upsert_one_by_one
 from tests.unit.extensions.sql.sql_tables import staged_table
 

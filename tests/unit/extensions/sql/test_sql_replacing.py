@@ -13,8 +13,8 @@ from headrace.core.errors import ConfigError, ResultMisfitError, StartError
 from headrace.core.records import TopicPartition
 from headrace.extensions.sql.offsets import OriginsTable
 from headrace.extensions.sql.sink import SqlSink
-from headrace.extensions.sql.target import WriteMode
 from headrace.sinks import OffsetMove, ReplaceRefusedError
+from headrace.sinks.by_key import WriteMode
 from headrace.testing.sinks import micro_batch
 from tests.unit.extensions.sql.sql_tables import Base, share, wrap_commit
 

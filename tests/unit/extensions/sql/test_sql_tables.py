@@ -11,7 +11,7 @@ from headrace.extensions.sql import target
 from headrace.extensions.sql.database import Database
 from headrace.extensions.sql.loaders.rows import CHUNK
 from headrace.extensions.sql.sink import SqlSink
-from headrace.extensions.sql.target import WriteMode
+from headrace.sinks.by_key import WriteMode
 from tests.unit.extensions.sql.sql_tables import Base, share, staged, staged_table
 
 if TYPE_CHECKING:
