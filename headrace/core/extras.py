@@ -25,6 +25,9 @@ class Extra(Enum):
     DELTA = ("delta", {"deltalake": "deltalake"})
     """Sinks of type delta."""
 
+    DUCKDB = ("duckdb", {"duckdb": "duckdb"})
+    """Sinks of type duckdb."""
+
     SQL = ("sql", {"sqlalchemy": "SQLAlchemy"})
     """Sinks of type sql."""
 

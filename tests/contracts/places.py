@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import duckdb
 from deltalake import DeltaTable
 
 from headrace.extensions.delta.sink import DeltaSink
+from headrace.extensions.duckdb.sink import DuckDbSink
 from headrace.extensions.sql.sink import SqlSink
 from headrace.sinks.jsonl import JsonLinesSink
 from headrace.sinks.origin import ORIGIN
@@ -64,6 +66,29 @@ class SqlPlace:
     def rows(self) -> list[Row]:
         """Read the table as any other reader does."""
         found = self.base.run('SELECT id, name FROM "a table, 100% ü"')
+        return [{"id": number, "name": name} for number, name in found]
+
+
+class DuckDbPlace:
+    """A DuckDB file with a table."""
+
+    def __init__(self, path: Path, **options: Any) -> None:
+        self.path, self.options = path, options
+        with duckdb.connect(str(path)) as connection:
+            connection.execute(
+                f'CREATE TABLE "{self._TABLE}" (id BIGINT PRIMARY KEY, name VARCHAR)'
+            )
+
+    _TABLE = "a table, 100% ü"
+
+    def sink(self) -> Sink[Any]:
+        """Return a sink on the table."""
+        return DuckDbSink(self.path, self._TABLE, **self.options)
+
+    def rows(self) -> list[Row]:
+        """Read the table as any other reader of this process does."""
+        with duckdb.connect(str(self.path)) as connection:
+            found = connection.execute(f'SELECT id, name FROM "{self._TABLE}"').fetchall()
         return [{"id": number, "name": name} for number, name in found]
 
 

@@ -161,6 +161,7 @@ SINKS = KindTable(
     {
         "delta": "headrace.extensions.delta.section:DeltaSinkConfig",
         "sql": "headrace.extensions.sql.section:SqlSinkConfig",
+        "duckdb": "headrace.extensions.duckdb.section:DuckDbSinkConfig",
         "kafka": "headrace.sinks.sections:KafkaSinkConfig",
         "jsonl": "headrace.sinks.sections:JsonLinesSinkConfig",
         "console": "headrace.sinks.sections:ConsoleSinkConfig",

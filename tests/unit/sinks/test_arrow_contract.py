@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rich.console import Console
 
-from headrace.extensions.sql.target import WriteMode
+from headrace.sinks.by_key import WriteMode
 from headrace.sinks.console import ConsoleSink, NoopSink
 from headrace.sinks.contract import Guarantee
 from headrace.testing.replacement import GroupedReplacerContract
@@ -22,7 +22,7 @@ from headrace.testing.sinks import (
     share,
     table,
 )
-from tests.contracts.places import DeltaPlace, JsonLinesPlace, SeveralPlace, SqlPlace
+from tests.contracts.places import DeltaPlace, DuckDbPlace, JsonLinesPlace, SeveralPlace, SqlPlace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,6 +58,18 @@ class TestSql(TablesOfArrow, BatchCommitContract, TransactionalOffsetsContract):
         options: dict[str, Any] = request.param
         with closing(SqlPlace(tmp_path / "base.db", **options)) as place:
             yield place
+
+
+class TestDuckDb(TablesOfArrow, BatchCommitContract, TransactionalOffsetsContract):
+    """The contract on a table in a DuckDB file, appended to or upserted."""
+
+    @pytest.fixture(
+        params=[{}, {"mode": WriteMode.UPSERT, "key": ["id"]}], ids=["append", "upsert"]
+    )
+    def place(self, request: pytest.FixtureRequest, tmp_path: Path) -> SinkPlace:
+        """Return a table whose name needs quotes."""
+        options: dict[str, Any] = request.param
+        return DuckDbPlace(tmp_path / "base.duckdb", **options)
 
 
 class TestReplacedSql(TablesOfArrow, GroupedReplacerContract):

@@ -1,0 +1,1 @@
+"""The DuckDB sink: rows and offsets in one file, in one transaction. It takes headrace[duckdb]."""
