@@ -282,7 +282,7 @@ class DuckDbSink(Sink[StagedRows]):
 
 
 def _carry_out(writes: Sequence[_Write]) -> None:
-    """Carry out all of the writes, which are to one file, or nothing. Blocks.
+    """Execute all of the writes, which are to one file, or nothing. Blocks.
 
     A transaction that gave way to another one is made again.
 

@@ -155,7 +155,9 @@ def test_an_unknown_type_names_those_of_packages_as_well(name: str, tmp_path: Pa
     """The sentence names kinds of packages without importing them."""
     install(tmp_path, name, _SINK)
     told = refusal(tmp_path, f"{{type: {name}x}}")
-    assert told.startswith(f"channels.c.sink.type (line 7): '{name}x' is not delta, sql, kafka,")
+    assert told.startswith(
+        f"channels.c.sink.type (line 7): '{name}x' is not delta, sql, duckdb, kafka,"
+    )
     assert told.endswith(f"or {name}; did you mean {name}?")
     assert f"{name}_code" not in sys.modules
 

@@ -116,7 +116,7 @@ def test_a_file_of_another_process_is_refused_at_the_start(
 
 
 def test_a_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:
-    """Neither a start nor a look at it makes a database without the table."""
+    """A start and a look at it make no database without the table."""
     path = tmp_path / "none.duckdb"
     for ask in (DuckDbSink(path, "t").open, DuckDbSink(path, "t").check):
         with pytest.raises(StartError, match="there is no such file; create it"):
@@ -125,7 +125,7 @@ def test_a_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:
 
 
 def test_a_file_of_another_kind_is_refused_at_the_start(tmp_path: Path) -> None:
-    """What is no DuckDB database is told in DuckDB's words."""
+    """A file that is no DuckDB database is refused in DuckDB's words."""
     path = tmp_path / "text.duckdb"
     path.write_text("id,name\n" * 1000, encoding="utf-8")
     with pytest.raises(StartError, match="cannot be opened: "):
@@ -239,7 +239,7 @@ def test_a_column_added_to_the_table_is_seen(base: Base, sinks: Callable[..., Du
 def test_a_value_that_is_refused_is_its_rows_fault(
     column: str, value: object, said: str, base: Base, sinks: Callable[..., DuckDbSink]
 ) -> None:
-    """Nothing of the commit is stored, and the offset stays; other rows can follow."""
+    """The commit stores nothing and the offset stays; other rows can follow."""
     base.run(f"CREATE TABLE u (id INTEGER, v {column})")
     sink = sinks("u")
     with pytest.raises(RowsRefusedError, match=said):
@@ -318,7 +318,7 @@ def test_names_are_quoted_wherever_they_are(base: Base, sinks: Callable[..., Duc
 def test_a_key_in_several_rows_is_refused_or_its_last_row_written(
     base: Base, sinks: Callable[..., DuckDbSink]
 ) -> None:
-    """As ``repeated`` says; a null in a key is refused always."""
+    """The policy ``repeated`` decides; a null in a key is refused always."""
     rows = [{"id": 1, "name": "a"}, {"id": 1, "name": "b"}]
     by_key: dict[str, Any] = {"mode": WriteMode.UPSERT, "key": ["id"]}
     with pytest.raises(RowsRefusedError, match=r"2 rows and 1 keys.*set repeated: last"):
@@ -349,7 +349,7 @@ def test_a_column_that_cannot_be_merged_is_refused_at_the_start(
 def test_a_sum_that_its_column_cannot_hold_is_the_rows_fault(
     base: Base, sinks: Callable[..., DuckDbSink]
 ) -> None:
-    """What is stored stays, and so does the offset."""
+    """The stored row stays, and so does the offset."""
     base.run("CREATE TABLE u (id INTEGER PRIMARY KEY, n TINYINT)", "INSERT INTO u VALUES (1, 120)")
     sink = sinks("u", mode=WriteMode.MERGE, key=["id"], merge={"n": Merging.SUM})
     with pytest.raises(RowsRefusedError):
@@ -432,7 +432,7 @@ def test_a_commit_that_did_not_happen_raises_and_can_be_repeated(
 
 
 def fail_commit(sink: DuckDbSink, monkeypatch: pytest.MonkeyPatch, *, before: bool) -> None:
-    """Have the next transaction fail at its end, before it took effect or after."""
+    """Fail the next transaction at its end, before it took effect or after."""
     real = sink.file.transaction
 
     @contextmanager
@@ -488,7 +488,7 @@ def test_offsets_of_a_later_format_are_neither_read_nor_moved(
 def test_tables_of_one_file_are_committed_together(
     base: Base, sinks: Callable[..., DuckDbSink]
 ) -> None:
-    """Where one of them refuses a row, the others have none of the commit either."""
+    """A row that one of them refuses keeps the rows of the others out as well."""
     base.run("CREATE TABLE u (id INTEGER CHECK (id < 5))")
     one, other = sinks(), sinks("u")
     good, bad = staged(one, [{"id": 1, "name": "a"}]), staged(other, [{"id": 9}])

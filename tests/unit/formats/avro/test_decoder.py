@@ -188,7 +188,7 @@ def test_times_of_another_unit_are_the_same_times(
 
 
 def test_a_block_that_no_column_has_is_passed_by_where_it_says_its_bytes() -> None:
-    """As Avro has it for readers of fewer fields; a size beyond the record's end is its fault."""
+    """A reader of fewer fields skips it by its size; a size beyond the record's end is refused."""
     reader = record(("after", "int"))
     writer = record(("before", {"type": "array", "items": "int"}), ("after", "int"))
     of = decoder(reader, _5=writer)
