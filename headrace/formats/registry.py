@@ -5,11 +5,20 @@ from __future__ import annotations
 import ssl
 import threading
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from headrace.core.clock import SYSTEM_CLOCK, Clock
+from headrace.core.errors import RetryableError
+from headrace.formats.answers import ask
 from headrace.formats.errors import RegistryError, UnknownSchemaError, UnknownYetError
+from headrace.formats.tokens import (
+    ClientCredentials,
+    FileToken,
+    FixedToken,
+    IssuedToken,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,7 +26,8 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from headrace.config.models.registry import RegistryConfig
+    from headrace.config.models.registry import RegistryConfig, RegistryOauth
+    from headrace.formats.tokens import Tokens
 
 #: Seconds after which an id that is not known is asked for again. Only then is it the record's
 #: fault: what a producer has just registered may not be with each server of a registry yet.
@@ -43,6 +53,9 @@ class RegistrySettings:
     username: str | None = None
     password: str | None = field(default=None, repr=False)
     token: str | None = field(default=None, repr=False)
+    token_file: Path | None = None
+    oauth: ClientCredentials | None = None
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     ca_file: Path | None = None
     certificate_file: Path | None = None
     key_file: Path | None = None
@@ -56,12 +69,16 @@ def settings_of(chosen: RegistryConfig) -> RegistrySettings:
     password, token, key_password = (
         None if each is None else each.get_secret_value() for each in secrets
     )
+    oauth = chosen.oauth
     return RegistrySettings(
         chosen.url,
         chosen.timeout,
         chosen.username,
         password,
         token,
+        None if oauth is None else oauth.token_file,
+        None if oauth is None else _credentials(oauth, chosen.timeout),
+        tuple(chosen.header_texts().items()),
         None if tls is None else tls.ca_file,
         None if tls is None else tls.certificate_file,
         None if tls is None else tls.key_file,
@@ -69,17 +86,37 @@ def settings_of(chosen: RegistryConfig) -> RegistrySettings:
     )
 
 
+def _credentials(chosen: RegistryOauth, timeout: float) -> ClientCredentials | None:
+    if chosen.token_url is None:
+        return None
+    assert chosen.client_id is not None, "the section demands it with token_url"
+    assert chosen.client_secret is not None, "the section demands it with token_url"
+    secret = chosen.client_secret.get_secret_value()
+    return ClientCredentials(
+        chosen.token_url, chosen.client_id, secret, chosen.scope, chosen.ca_file, timeout
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class RegisteredSchema:
     """A schema, and the texts of those that it names: each after what it names itself.
 
-    ``number`` is its id; ``kind`` is AVRO, PROTOBUF or JSON.
+    ``number`` is its id, 0 where it was asked for by a GUID; ``kind`` is AVRO, PROTOBUF or JSON.
     """
 
     number: int
     kind: str
     text: str
     references: tuple[str, ...] = ()
+
+
+def _tokens(settings: RegistrySettings, clock: Clock) -> Tokens | None:
+    """Return the tokens that questions have, None where they have none."""
+    if settings.token is not None:
+        return FixedToken(settings.token)
+    if settings.token_file is not None:
+        return FileToken(settings.token_file)
+    return None if settings.oauth is None else IssuedToken(settings.oauth, clock)
 
 
 class SchemaRegistry:
@@ -92,13 +129,16 @@ class SchemaRegistry:
     def __init__(self, settings: RegistrySettings, clock: Clock = SYSTEM_CLOCK) -> None:
         self._settings = settings
         self._clock = clock
-        self._known: dict[int, RegisteredSchema] = {}
+        self._tokens = _tokens(settings, clock)
+        self._known: dict[int | str, RegisteredSchema] = {}
         #: When ids were first and last said to be unknown.
-        self._unknown: dict[int, tuple[float, float]] = {}
+        self._unknown: dict[int | str, tuple[float, float]] = {}
+        #: When the registry last gave no answer, and the error.
+        self._failed = (float("-inf"), "")
         self._lock = threading.Lock()
 
-    def schema(self, number: int) -> RegisteredSchema:
-        """Return the schema of this id.
+    def schema(self, number: int | str) -> RegisteredSchema:
+        """Return the schema of this id, or of this GUID.
 
         Raises:
             RegistryError: the registry does not answer, or said for the first time that there is
@@ -108,10 +148,20 @@ class SchemaRegistry:
         found = self._known.get(number)
         if found is not None:
             return found
+        began = self._clock.monotonic()
         with self._lock:
             found = self._known.get(number)
             if found is None:
-                found = self._asked(number)
+                failed_at, failure = self._failed
+                if failed_at > began:
+                    raise RegistryError(failure)  # it was asked while this call waited for the lock
+                try:
+                    found = self._asked(number)
+                except UnknownYetError:
+                    raise
+                except RegistryError as error:
+                    self._failed = (self._clock.monotonic(), str(error))
+                    raise
         return found
 
     def schema_now(self, number: int) -> RegisteredSchema:
@@ -140,15 +190,18 @@ class SchemaRegistry:
                 raise UnknownSchemaError(
                     f"the registry {self._named} has no version {version} of subject {subject}"
                 )
-            return self._schema_of(said, int(said.get("id", 0)))
+            number = said.get("id")
+            if type(number) is not int:
+                raise self._shapeless("a version without an id")
+            return self._schema_of(said, number)
 
-    def _asked(self, number: int) -> RegisteredSchema:
-        now = self._clock.monotonic()
+    def _asked(self, number: int | str) -> RegisteredSchema:
+        now, kind = self._clock.monotonic(), "id" if isinstance(number, int) else "guid"
         first, last = self._unknown.get(number, (now, None))
         if last is None or now - last >= ASK_AGAIN:
-            said = self._get(f"/schemas/ids/{number}", _NO_ID)
+            said = self._get(f"/schemas/{kind}s/{number}", _NO_ID)
             if said is not None:
-                found = self._schema_of(said, number)
+                found = self._schema_of(said, number if isinstance(number, int) else 0)
                 self._known[number] = found
                 self._unknown.pop(number, None)
                 return found
@@ -156,29 +209,35 @@ class SchemaRegistry:
             self._unknown[number] = (first, last)
         if last - first < ASK_AGAIN:
             raise UnknownYetError(
-                f"{WAITS} to know schema id {number}, which {self._named} does not; it is asked "
-                f"again {ASK_AGAIN:g} s after the first time"
+                f"{WAITS} to know schema {kind} {number}, which {self._named} does not; it is "
+                f"asked again {ASK_AGAIN:g} s after the first time"
             )
         raise UnknownSchemaError(f"it is not known to the registry {self._named}")
 
     def _schema_of(self, said: Mapping[str, Any], number: int) -> RegisteredSchema:
-        texts: dict[tuple[str, Any], str] = {}
+        texts: dict[tuple[str, int], str] = {}
         self._add_references(said, texts, 0)
-        try:
-            text, kind = str(said["schema"]), str(said.get("schemaType") or "AVRO")
-        except KeyError:
-            raise RegistryError(
-                f"{WAITS} to give a schema: {self._named} answered a question for one without it"
-            ) from None
-        return RegisteredSchema(number, kind, text, tuple(texts.values()))
+        kind = said.get("schemaType") or "AVRO"
+        if not isinstance(kind, str):
+            raise self._shapeless(f"schemaType {kind!r}")
+        return RegisteredSchema(number, kind, self._text_of(said), tuple(texts.values()))
+
+    def _text_of(self, said: Mapping[str, Any]) -> str:
+        text = said.get("schema")
+        if not isinstance(text, str):
+            raise self._shapeless("no text of a schema")
+        return text
 
     def _add_references(
-        self, said: Mapping[str, Any], texts: dict[tuple[str, Any], str], depth: int
+        self, said: Mapping[str, Any], texts: dict[tuple[str, int], str], depth: int
     ) -> None:
         if depth > _MOST_REFERENCES:
             raise RegistryError(f"{WAITS}: schemas of {self._named} refer to each other in circles")
-        for each in said.get("references") or ():
-            subject, version = str(each["subject"]), each["version"]
+        given = said.get("references") or ()
+        if not isinstance(given, list | tuple):
+            raise self._shapeless("references that are no list")
+        for each in given:
+            subject, version = self._reference(each)
             if (subject, version) in texts:
                 continue
             inner = self._get(
@@ -190,7 +249,20 @@ class SchemaRegistry:
                     f"{self._named} refers to"
                 )
             self._add_references(inner, texts, depth + 1)
-            texts[subject, version] = str(inner["schema"])
+            texts[subject, version] = self._text_of(inner)
+
+    def _reference(self, given: Any) -> tuple[str, int]:
+        if isinstance(given, dict):
+            subject, version = given.get("subject"), given.get("version")
+            if isinstance(subject, str) and type(version) is int:
+                return subject, version
+        raise self._shapeless("a reference without a subject and a version")
+
+    def _shapeless(self, has: str) -> RegistryError:
+        """Return the error of an answer that is not as the API has it: no record's fault."""
+        return RegistryError(
+            f"{WAITS} to give a schema: {self._named} answered with {has}; see what answers there"
+        )
 
     @property
     def _named(self) -> str:
@@ -204,21 +276,23 @@ class SchemaRegistry:
         with self._client() as client:
             for url in self._settings.urls:
                 try:
-                    answer = client.get(url.rstrip("/") + path)
+                    answer = ask(client, url.rstrip("/") + path, self._settings.timeout)
                 except httpx.LocalProtocolError as error:
                     # its text has the header, and so the login
                     errors.append(f"{url} was not asked: {type(error).__name__}; a header is none")
                     continue
-                except httpx.HTTPError as error:
+                except (httpx.HTTPError, httpx.InvalidURL) as error:
                     errors.append(f"{url}: {str(error) or type(error).__name__}")
                     continue
-                said = _json(answer)
-                if answer.is_success and isinstance(said, dict):
+                said = answer.said
+                if answer.is_success and said is not None:
                     return said
-                code = said.get("error_code") if isinstance(said, dict) else None
-                if answer.status_code == httpx.codes.NOT_FOUND and code in missing:
+                code = None if said is None else said.get("error_code")
+                if answer.status == HTTPStatus.NOT_FOUND and code in missing:
                     return None
-                errors.append(f"{url} answered {answer.status_code} {answer.reason_phrase}")
+                if answer.status == HTTPStatus.UNAUTHORIZED and self._tokens is not None:
+                    self._tokens.drop()
+                errors.append(f"{url} answered {answer}")
         raise RegistryError(
             f"{WAITS} to say what {path} is: {'; '.join(errors)}; it is asked again"
         )
@@ -227,9 +301,13 @@ class SchemaRegistry:
         import httpx  # noqa: PLC0415 - few channels have a registry
 
         settings = self._settings
-        headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
-        if settings.token is not None:
-            headers["Authorization"] = f"Bearer {settings.token}"
+        headers = dict(settings.headers)
+        headers["Accept"] = "application/vnd.schemaregistry.v1+json, application/json"
+        if self._tokens is not None:
+            try:
+                headers["Authorization"] = f"Bearer {self._tokens.token()}"
+            except RetryableError as error:
+                raise RegistryError(f"{WAITS}, for which there is no token now: {error}") from error
         login = None
         if settings.username is not None:
             login = httpx.BasicAuth(settings.username, settings.password or "")
@@ -250,10 +328,3 @@ class SchemaRegistry:
                 f"{WAITS}: the files of registry.tls cannot be used: {error}; correct them"
             ) from error
         return context
-
-
-def _json(answer: httpx.Response) -> Any:
-    try:
-        return answer.json()
-    except ValueError:
-        return None

@@ -5,14 +5,22 @@ from __future__ import annotations
 import json
 import re
 import threading
+import uuid
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from headrace.core.files import write_whole
+
 if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Mapping
+    from io import BufferedIOBase
+    from pathlib import Path
     from typing import Self
 
+_BY_GUID = re.compile(r"/schemas/guids/([0-9a-f-]+)")
 _BY_ID = re.compile(r"/schemas/ids/(\d+)")
 _BY_VERSION = re.compile(r"/subjects/([^/]+)/versions/(latest|\d+)")
 _REGISTER = re.compile(r"/subjects/([^/]+)/versions")
@@ -22,19 +30,34 @@ _LOOK_UP = re.compile(r"/subjects/([^/]+)")
 class RegistryServer:
     """A registry in memory. Any thread; ``with`` starts and stops it.
 
-    ``port`` 0 is any free one. ``asked`` has the paths of all questions. Where ``status`` is set,
-    each question is answered with it, and where ``login`` is set, only those that have it in their
-    header ``Authorization`` are answered otherwise than by 401.
+    ``file`` keeps what is registered for the next one, None: nothing does. ``port`` 0 is any free
+    one. ``tls`` is for https. ``asked`` has the paths of all questions, and ``headers`` has
+    theirs. Where ``status`` is set, each question is answered with it, and where ``login`` is set,
+    only those that have it in their header ``Authorization`` are answered otherwise than by 401.
+    Where ``body`` is set, answers have these bytes, whatever was asked. ``pause`` is the seconds
+    before each byte of an answer. ``stopped`` is set while connections are refused.
     """
 
-    def __init__(self, port: int = 0) -> None:
+    def __init__(
+        self, port: int = 0, file: Path | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
         self.asked: list[str] = []
+        self.headers: list[Mapping[str, str]] = []
         self.status: HTTPStatus | None = None
         self.login: str | None = None
+        self.body: bytes | None = None
+        self.pause = 0.0
         self._schemas: dict[int, dict[str, Any]] = {}
         self._subjects: dict[str, list[int]] = {}
         self._lock = threading.Lock()
+        self._file = file
+        self._tls = tls
+        if file is not None and file.exists():
+            kept = json.loads(file.read_text(encoding="utf-8"))
+            self._schemas = {int(number): each for number, each in kept["schemas"].items()}
+            self._subjects = kept["subjects"]
         self._port = port
+        self.stopped = threading.Event()
         self._server: ThreadingHTTPServer | None = None
         self._thread: threading.Thread | None = None
 
@@ -47,14 +70,19 @@ class RegistryServer:
 
     def start(self) -> None:
         """Open its port; after a stop, the same one."""
+        self.stopped.clear()
         self._server = ThreadingHTTPServer(("127.0.0.1", self._port), _handler(self))
         self._server.daemon_threads = True
+        if self._tls is not None:
+            plain = self._server.socket
+            self._server.socket = self._tls.wrap_socket(plain, server_side=True)
         self._port = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
         self._thread.start()
 
     def stop(self) -> None:
         """Refuse connections from now on; what is registered stays."""
+        self.stopped.set()
         if self._server is not None and self._thread is not None:
             self._server.shutdown()
             self._server.server_close()
@@ -64,7 +92,7 @@ class RegistryServer:
     @property
     def url(self) -> str:
         """Return its address."""
-        return f"http://127.0.0.1:{self._port}"
+        return f"http{'' if self._tls is None else 's'}://127.0.0.1:{self._port}"
 
     def register(self, subject: str, schema: str, **more: Any) -> int:
         """Return the id of a schema, registered as the subject's next version if it is a new one.
@@ -80,7 +108,15 @@ class RegistryServer:
             versions = self._subjects.setdefault(subject, [])
             if number not in versions:
                 versions.append(number)
+            if self._file is not None:
+                kept = {"schemas": self._schemas, "subjects": self._subjects}
+                write_whole(self._file, json.dumps(kept))
             return number
+
+    def guid(self, number: int) -> str:
+        """Return the GUID of the schema of this id: the same one wherever it is registered."""
+        text = json.dumps(self._schemas[number], sort_keys=True)
+        return str(uuid.uuid5(uuid.NAMESPACE_URL, text))
 
     def answer(self, method: str, path: str, body: bytes) -> tuple[HTTPStatus, dict[str, Any]]:
         """Return the answer to a question."""
@@ -88,8 +124,8 @@ class RegistryServer:
         path = urlsplit(path).path
         if self.status is not None:
             return self.status, {"error_code": self.status * 100 + 1, "message": "as was set"}
-        if match := _BY_ID.fullmatch(path):
-            found = self._schemas.get(int(match[1]))
+        if match := _BY_ID.fullmatch(path) or _BY_GUID.fullmatch(path):
+            found = next((s for n, s in self._schemas.items() if match[1] in self._names(n)), None)
             return (HTTPStatus.OK, found) if found else _missing(40403, "Schema not found")
         if match := _BY_VERSION.fullmatch(path):
             return self._version(unquote(match[1]), match[2])
@@ -97,8 +133,8 @@ class RegistryServer:
             given = {key: value for key, value in json.loads(body).items() if value}
             number = self.register(unquote(match[1]), **given)
             versions = self._subjects[unquote(match[1])]
-            entry = {"id": number, "version": versions.index(number) + 1, "subject": match[1]}
-            return HTTPStatus.OK, {**self._schemas[number], **entry}
+            entry = {"version": versions.index(number) + 1, "subject": match[1]}
+            return HTTPStatus.OK, self._registered(number, entry)
         return HTTPStatus.NOT_FOUND, {"error_code": 404, "message": "HTTP 404 Not Found"}
 
     def _version(self, subject: str, version: str) -> tuple[HTTPStatus, dict[str, Any]]:
@@ -109,12 +145,27 @@ class RegistryServer:
         if not 0 < place <= len(numbers):
             return _missing(40402, "Version not found.")
         number = numbers[place - 1]
-        entry = {"subject": subject, "version": place, "id": number}
-        return HTTPStatus.OK, {**self._schemas[number], **entry}
+        return HTTPStatus.OK, self._registered(number, {"subject": subject, "version": place})
+
+    def _names(self, number: int) -> tuple[str, str]:
+        return str(number), self.guid(number)
+
+    def _registered(self, number: int, entry: dict[str, Any]) -> dict[str, Any]:
+        return {**self._schemas[number], "id": number, "guid": self.guid(number), **entry}
 
 
 def _missing(code: int, message: str) -> tuple[HTTPStatus, dict[str, Any]]:
     return HTTPStatus.NOT_FOUND, {"error_code": code, "message": message}
+
+
+def _trickle(registry: RegistryServer, out: BufferedIOBase, text: bytes) -> None:
+    for byte in text:
+        if registry.stopped.wait(registry.pause):
+            break
+        try:
+            out.write(bytes([byte]))
+        except OSError:  # the client gave up
+            break
 
 
 def _handler(registry: RegistryServer) -> type[BaseHTTPRequestHandler]:
@@ -130,16 +181,21 @@ def _handler(registry: RegistryServer) -> type[BaseHTTPRequestHandler]:
             self._answer(self.rfile.read(int(self.headers.get("Content-Length", 0))))
 
         def _answer(self, body: bytes) -> None:
+            registry.headers.append(dict(self.headers))
             if registry.login not in {None, self.headers.get("Authorization")}:
                 status, said = HTTPStatus.UNAUTHORIZED, {"error_code": 401, "message": "no login"}
             else:
                 status, said = registry.answer(self.command, self.path, body)
-            text = json.dumps(said).encode()
+            text = json.dumps(said).encode() if registry.body is None else registry.body
             self.send_response(status)
             self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
             self.send_header("Content-Length", str(len(text)))
             self.end_headers()
-            self.wfile.write(text)
+            if registry.pause:
+                _trickle(registry, self.wfile, text)
+                self.close_connection = True
+            else:
+                self.wfile.write(text)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
             del format, args

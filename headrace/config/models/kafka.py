@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
 from headrace.config.errors import FieldConflict
-from headrace.config.models.base import KafkaTls, OnlyWith, Reconnects, Section
+from headrace.config.models.base import KafkaTls, Reconnects, Section
+from headrace.config.models.oauth import OauthTokens
 from headrace.config.types.addresses import KafkaServers
-from headrace.config.types.scalars import FreeText, LocalPath, Text
+from headrace.config.types.scalars import FreeText, LocalPath
 from headrace.config.types.secrets import Properties, PropertyValue, SecretValue, reveal_all
 
 if TYPE_CHECKING:
@@ -188,11 +189,6 @@ def unknown_to_java(name: str) -> str | None:
     )
 
 
-TokenUrl = Annotated[
-    str, Text("an address such as https://login.example/oauth2/token", r"https?://[^\s/@]+(/\S*)?")
-]
-
-
 class KafkaSasl(Section):
     """A user name and a password for the brokers."""
 
@@ -219,51 +215,23 @@ def _extension_fault(name: str) -> str | None:
     )
 
 
-class KafkaOauth(Section):
+class KafkaOauth(OauthTokens):
     """Tokens of OAuth 2.0 for the brokers (SASL OAUTHBEARER), for every client of the process.
 
     Either they are fetched from ``token_url`` with client credentials, or ``token_file`` has one.
     """
-
-    only: ClassVar = dict.fromkeys(
-        ("client_id", "client_secret", "scope", "ca_file"),
-        (OnlyWith.none_of("token_url", None, example="token_url"),),
-    )
-
-    token_url: Reconnects[TokenUrl | None] = None
-    """The address of tokens, for the grant of client credentials; null: token_file has one."""
-
-    client_id: Reconnects[FreeText | None] = None
-    """The name of the process at token_url."""
-
-    client_secret: Reconnects[SecretValue | None] = None
-    """The secret of client_id."""
-
-    scope: Reconnects[FreeText | None] = None
-    """The scope that is asked for; null: the one that token_url gives by itself."""
 
     extensions: Reconnects[Annotated[Mapping[str, PropertyValue], Properties(_extension_fault)]] = (
         Field(default={})
     )
     """Names and values for the brokers with the token, such as logicalCluster."""
 
-    ca_file: Reconnects[LocalPath | None] = None
-    """The certificates that token_url is trusted by, in PEM form; null: those of the system."""
-
     token_file: Reconnects[LocalPath | None] = None
     """A file with the token itself, a JWT that something else renews, as Kubernetes does; it is
     read again before the token ends. Not with source: by_reference."""
 
     def conflicts(self) -> Iterator[FieldConflict]:
-        if self.token_url is None and self.token_file is None:
-            yield FieldConflict((), "says no token; give token_url, or token_file")
-        elif self.token_url is not None and self.token_file is not None:
-            yield FieldConflict(
-                ("token_file",), "has a token, and so has token_url; leave one of them out"
-            )
-        for name in ("client_id", "client_secret"):
-            if self.token_url is not None and getattr(self, name) is None:
-                yield FieldConflict((name,), "is missing, which token_url asks for")
+        yield from super().conflicts()
         for name, value in self.extension_texts().items():
             if "," in value:
                 yield FieldConflict(

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
 
 from headrace.config.errors import FieldConflict
 from headrace.config.models.base import Reconnects, Restarts, Section, TlsFiles
+from headrace.config.models.oauth import OauthTokens
 from headrace.config.types.scalars import Count, FieldType, FreeText, LocalPath, OneOrMore, Text
-from headrace.config.types.secrets import SecretValue
+from headrace.config.types.secrets import Properties, PropertyValue, SecretValue, reveal_all
 from headrace.config.types.units import Duration
 
 if TYPE_CHECKING:
@@ -24,6 +29,24 @@ RegistryUrl = Annotated[
 
 class RegistryTls(TlsFiles):
     """TLS to the registry."""
+
+
+class RegistryOauth(OauthTokens):
+    """Tokens of OAuth 2.0 for the registry, sent as bearer tokens.
+
+    Either they are fetched from ``token_url`` with client credentials, or ``token_file`` has one.
+    """
+
+
+#: As RFC 9110 has the names of headers.
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_OWN_HEADERS = {"authorization", "accept", "host", "content-length", "transfer-encoding"}
+
+
+def _header_fault(name: str) -> str | None:
+    if name.lower() in _OWN_HEADERS:
+        return "is Headrace's own; leave it out"
+    return None if _HEADER.fullmatch(name) else "is no name of a header of HTTP"
 
 
 class RegistryConfig(Section):
@@ -44,8 +67,20 @@ class RegistryConfig(Section):
     token: Reconnects[SecretValue | None] = None
     """A bearer token, in place of a user's name."""
 
+    oauth: Reconnects[RegistryOauth | None] = None
+    """Tokens of OAuth 2.0, in place of a user's name; null: none."""
+
+    headers: Reconnects[Annotated[Mapping[str, PropertyValue], Properties(_header_fault)]] = Field(
+        default={}
+    )
+    """Headers that each question has, such as target-sr-cluster of Confluent Cloud."""
+
     timeout: Reconnects[Annotated[float, Duration(0.1, 60)]] = 10.0
     """Longest time that an answer may take."""
+
+    def header_texts(self) -> dict[str, str]:
+        """Return ``headers`` as text, secrets in plain text: for the client only."""
+        return {name: str(value) for name, value in reveal_all(self.headers).items()}
 
     def conflicts(self) -> Iterator[FieldConflict]:
         if not self.url:
@@ -54,8 +89,11 @@ class RegistryConfig(Section):
             yield FieldConflict(("password",), "is missing, which username needs")
         if self.password is not None and self.username is None:
             yield FieldConflict(("username",), "is missing, which password is of")
-        if self.token is not None and self.username is not None:
-            yield FieldConflict(("token",), "is a login, and so is username; leave one of them out")
+        logins = [n for n in ("username", "token", "oauth") if getattr(self, n) is not None]
+        for other in logins[1:]:
+            yield FieldConflict(
+                (other,), f"is a login, and so is {logins[0]}; leave one of them out"
+            )
         if self.tls is not None and not all(each.startswith("https:") for each in self.url):
             yield FieldConflict(("tls",), "is for https, and url is http; correct one of them")
 
