@@ -29,6 +29,8 @@ class ColumnDecoder(Protocol):
     """A decoder that makes columns of many values at once: what a factory makes may be one.
 
     One with an attribute ``kind``, a type of structs in Arrow, says by it which columns it makes.
+    One whose attribute ``reads_headers`` is true is given the records' headers too: a list for each
+    value, of structs of ``key`` and ``value``.
     """
 
     def columns(self, values: pa.Array) -> tuple[pa.StructArray, Mapping[int, str]]:
@@ -103,15 +105,20 @@ class CustomDecoder:
         """Return whether it has :meth:`columns`."""
         return isinstance(self._made(), ColumnDecoder)
 
-    def columns(self, values: pa.Array) -> tuple[pa.StructArray, Mapping[int, str]]:
+    def columns(
+        self, values: pa.Array, headers: pa.Array | None = None
+    ) -> tuple[pa.StructArray, Mapping[int, str]]:
         """Return what :meth:`ColumnDecoder.columns` does, for a decoder that has it.
 
         Raises:
             RetryableError: it said so, failed, or cannot be made in this process.
         """
         decoder = self._made()
+        given = [values]
+        if headers is not None and getattr(decoder, "reads_headers", False):
+            given.append(headers)
         try:
-            return decoder.columns(values)  # type: ignore[no-any-return]
+            return decoder.columns(*given)  # type: ignore[no-any-return]
         except RetryableError:
             raise
         except (Exception, SystemExit) as error:
@@ -152,7 +159,10 @@ class CustomDecoder:
 
 
 def decoded_rows(
-    decoder: CustomDecoder | Callable[[bytes], Any], values: pa.Array, kind: pa.StructType
+    decoder: CustomDecoder | Callable[[bytes], Any],
+    values: pa.Array,
+    kind: pa.StructType,
+    headers: pa.Array | None = None,
 ) -> tuple[pa.StructArray, Mapping[int, str]]:
     """Return values as rows of ``kind``, and why those are none that are none, by position.
 
@@ -162,7 +172,7 @@ def decoded_rows(
         RetryableError: the decoder did, or its columns are not one row for each value.
     """
     if isinstance(decoder, CustomDecoder) and decoder.makes_columns:
-        return _fitting(*decoder.columns(values), len(values), kind)
+        return _fitting(*decoder.columns(values, headers), len(values), kind)
     rows: list[dict[str, Any] | None] = []
     bad: dict[int, str] = {}
     for position, value in enumerate(values.to_pylist()):

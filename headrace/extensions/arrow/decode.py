@@ -222,7 +222,7 @@ class ArrowDecoder:
         """
         if self._kind is None:
             return Decoded(table)
-        rows, bad = self._columns(whole(table.column("value")))
+        rows, bad = self._columns(table)
         if not bad:
             return Decoded(with_kafka_column(rows, table))
         if self._treating is OnUndecodable.FAIL:
@@ -245,12 +245,13 @@ class ArrowDecoder:
     def _reason(self, value: bytes | None, said: str) -> str:
         return custom_reason(said) if self._json is None else self._json.why_bad(value, said)
 
-    def _columns(self, values: pa.Array) -> tuple[pa.StructArray, Mapping[int, str]]:
+    def _columns(self, table: pa.Table) -> tuple[pa.StructArray, Mapping[int, str]]:
         """Return a row for each value, null where there is none, and what is said of bad ones."""
+        values = whole(table.column("value"))
         if self._json is not None:
             return self._json.read(values)
         assert self._custom is not None, "there are two kinds"
-        return decoded_rows(self._custom, values, self._kind)
+        return decoded_rows(self._custom, values, self._kind, whole(table.column("headers")))
 
 
 def _others(positions: Collection[int], count: int) -> pa.Array:

@@ -16,7 +16,7 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from pyspark.sql.utils import get_active_spark_context
 
 from headrace.core.decoders import decoded_rows
-from headrace.core.errors import ConfigError, UndecodableRecordError
+from headrace.core.errors import ConfigError, RetryableError, UndecodableRecordError
 from headrace.core.misfits import ExpectedObject, custom_reason
 from headrace.core.records import TopicPartition
 from headrace.core.tables import (
@@ -228,7 +228,13 @@ def _task(custom: CustomDecoder, schema: pa.Schema) -> Task:
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            rows, bad = decoded_rows(custom, batch.column("value"), kind)
+            try:
+                rows, bad = decoded_rows(
+                    custom, batch.column("value"), kind, batch.column("headers")
+                )
+            except RetryableError as error:
+                # by this very name the daemon knows it in what Spark says of the job
+                raise RetryableError(str(error)) from error
             reasons = [
                 " ".join(bad[place].split())[:_REASON_LENGTH] if place in bad else None
                 for place in range(len(rows))

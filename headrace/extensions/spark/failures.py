@@ -30,7 +30,7 @@ _NO_RECORD = re.compile(
     r"|java\.util\.concurrent\.TimeoutException|org\.apache\.kafka\.common\.\w+"
     r"|ExecutorLostFailure|TaskResultLost|org\.apache\.spark\.shuffle\.\w*FetchFailedException"
     r"|Python worker exited unexpectedly|Python (?:daemon |worker )?failed to (?:launch|connect)"
-    r"|^(?:\w+\.)*(?:RetryableError|RegistryError|ConnectionError|Connection(?:Refused|Reset|Aborted)Error"
+    r"|^(?:\w+\.)*(?:RetryableError|RegistryError|UnknownYetError|ConnectionError|Connection(?:Refused|Reset|Aborted)Error"
     r"|BrokenPipeError|TimeoutError|MemoryError|ImportError|ModuleNotFoundError)(?::|$)",
     re.MULTILINE,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes as c
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -22,6 +22,7 @@ from headrace.formats.avro.library import (
 from headrace.formats.avro.program import WIDTHS, Program, compiled
 from headrace.formats.avro.schema import AvroType, parse_schema
 from headrace.formats.errors import AvroSchemaError, UnknownSchemaError, UnknownYetError
+from headrace.formats.framing import FIRST, FRAME, HEADER, HeaderFrames
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
     class SchemasById(Protocol):
         """A source of writers' schemas, as :class:`headrace.formats.registry.SchemaRegistry`."""
 
-        def schema(self, number: int) -> RegisteredSchema:
-            """Return the schema of this id.
+        def schema(self, number: int | str) -> RegisteredSchema:
+            """Return the schema of this id, or of this GUID.
 
             Raises:
                 RetryableError: it cannot be said now.
@@ -45,6 +46,10 @@ _MOST_IDS = 4096
 
 #: The longest column of characters or of items, by Arrow's offsets of 32 bits.
 _LONGEST = (1 << 31) - 1
+
+#: Bytes of the columns of a batch at the most: 64 MiB of the smallest numbers are 512 MiB of them.
+#: Defaults may make any number of bytes of each item, so values say little about their columns.
+MOST_BYTES = 1 << 30
 
 #: What is wrong with values, by the status that the part in C gives.
 _WRONG = {
@@ -63,28 +68,40 @@ class AvroDecoder:
     """Makes rows of values by the reader's schema. Any thread; blocks where an id is not known yet.
 
     ``schemas`` has the writers' schemas by their ids. Each is resolved to the reader's once.
+    ``most_bytes`` are those that the columns of a batch may take. A value whose record has the
+    header that names its schema needs no frame.
 
     Raises:
         AvroSchemaError: the reader's schema has what columns cannot hold.
         StartError: the part in C cannot be used.
     """
 
-    def __init__(self, reader: AvroType, schemas: SchemasById) -> None:
+    def __init__(
+        self, reader: AvroType, schemas: SchemasById, most_bytes: int = MOST_BYTES
+    ) -> None:
+        self.reads_headers = True
+        self._frames = HeaderFrames()
         self._row = columns_of(reader)
         check_defaults(reader)
         compiled(reader, self._row)
         self.kind: pa.StructType = self._row.kind
         self._columns = list(self._row.all())
         self._schemas = schemas
+        self._most_bytes = most_bytes
         self._programs: dict[int, Program | str] = {}
         self._library = functions()
 
-    def columns(self, values: pa.Array) -> tuple[pa.StructArray, Mapping[int, str]]:
+    def columns(
+        self, values: pa.Array, headers: pa.Array | None = None
+    ) -> tuple[pa.StructArray, Mapping[int, str]]:
         """Return a row for each value, and by their places why others have none.
 
         Raises:
-            RetryableError: the registry does not say now what a schema is.
+            RetryableError: the registry does not say now what a schema is, or the columns take
+                more memory than they may.
         """
+        if headers is not None:
+            values = self._frames.framed(values, headers)
         given = values_of(values)
         ids = (c.c_int64 * _MOST_IDS)()
         found = self._library.headrace_avro_ids(given, ids, _MOST_IDS)
@@ -98,23 +115,36 @@ class AvroDecoder:
         bads = self._library.headrace_avro_check(
             given, programs, found, status, bad.address, sizes, c.byref(tombstones)
         )
-        if max(sizes) > _LONGEST:
+        if max(sizes) > _LONGEST or _bytes_of(self._columns, len(values), sizes) > self._most_bytes:
+            if len(values) == 1:
+                return self._too_large(known)
             return self._in_halves(values)
         filling = _Filling(self._columns, len(values), sizes)
         if bads or tombstones.value:
             filling.allow_null_rows()
         self._library.headrace_avro_fill(given, programs, found, status, filling.structs)
-        return filling.rows(self._row), _Reasons(bad, bads, known)
+        return filling.rows(self._row), _Reasons(bad, bads, known, self._frames)
 
     def _in_halves(self, values: pa.Array) -> tuple[pa.StructArray, Mapping[int, str]]:
         """Return what :meth:`columns` does, of values that are too much at once."""
         half = len(values) // 2
-        if half == 0:
-            raise RetryableError("a value is decoded to a column of more than 2 GiB")
         first, bad = self.columns(values.slice(0, half))
         second, also_bad = self.columns(values.slice(half))
+        if first.nbytes + second.nbytes > self._most_bytes:
+            raise RetryableError(
+                f"{len(values)} values take more than {self._most_bytes >> 20} MiB in columns; set "
+                "batch.max_records to less"
+            )
         reasons = {**bad, **{half + place: reason for place, reason in also_bad.items()}}
         return pa.concat_arrays([first, second], memory_pool=POOL), reasons
+
+    def _too_large(
+        self, known: Mapping[int, Program | str]
+    ) -> tuple[pa.StructArray, Mapping[int, str]]:
+        """Return the row and the reason of one value that takes too much memory."""
+        (number,) = known
+        reason = f"it takes more than {self._most_bytes >> 20} MiB in columns"
+        return pa.nulls(1, self.kind), {0: f"{self._frames.named(number)}: {reason}"}
 
     def _programs_of(self, ids: Sequence[int]) -> dict[int, Program | str]:
         """Return the programs of schemas, or why there is none, by their ids.
@@ -137,8 +167,11 @@ class AvroDecoder:
         """Return the program of the schema of this id, or why there is none."""
         found = self._programs.get(number)
         if found is None:
+            wanted = number if number < FIRST else self._frames.guid(number)
+            if wanted is None:
+                return f"the header {HEADER} has neither an id nor a GUID"
             try:
-                registered = self._schemas.schema(number)
+                registered = self._schemas.schema(wanted)
             except UnknownSchemaError as error:
                 return str(error)  # asked again later: it may be registered by then
             found = self._programs[number] = self._resolved(registered)
@@ -169,17 +202,38 @@ def _structs(known: Mapping[int, Program | str]) -> Any:
     return programs
 
 
+def _extents(
+    columns: Sequence[Column], rows: int, sizes: Iterable[int]
+) -> Iterator[tuple[Column, int, int]]:
+    """Yield each column, how many values it has, and how many characters or items these have."""
+    lengths = {0: rows}
+    for column, size in zip(columns, sizes, strict=True):
+        length = lengths[column.index]
+        inside = size if column.shape is Shape.ITEMS else length
+        lengths.update((each.index, inside) for each in column.inner)
+        yield column, length, size
+
+
+def _bytes_of(columns: Sequence[Column], rows: int, sizes: Iterable[int]) -> int:
+    """Return how many bytes columns take, without the bits for what is null."""
+    taken = 0
+    for column, length, size in _extents(columns, rows, sizes):
+        taken += WIDTHS.get(column.shape, 0) * length
+        if column.shape in (Shape.TEXT, Shape.ITEMS):
+            taken += 4 * length
+        if column.shape is Shape.TEXT:
+            taken += size
+    return taken
+
+
 class _Filling:
     """The buffers of the columns of one batch."""
 
     def __init__(self, columns: list[Column], rows: int, sizes: Any) -> None:
         self.structs = (ColumnStruct * len(columns))()
         self._buffers: list[list[Any]] = [[] for _ in columns]
-        lengths = {0: rows}
-        for column, struct, size in zip(columns, self.structs, sizes, strict=True):
-            length = lengths[column.index]
-            inside = size if column.shape is Shape.ITEMS else length
-            lengths.update((each.index, inside) for each in column.inner)
+        for column, length, size in _extents(columns, rows, sizes):
+            struct = self.structs[column.index]
             struct.shape, struct.span = column.shape, column.span
             self._allocate(column, struct, length, size)
         self._rows = rows
@@ -236,7 +290,14 @@ def _bits(count: int, byte: int) -> pa.Buffer:
 class _Reasons(Mapping[int, str]):
     """The reasons of bad values by their places, each made when it is asked for."""
 
-    def __init__(self, bad: pa.Buffer, count: int, known: Mapping[int, Program | str]) -> None:
+    def __init__(
+        self,
+        bad: pa.Buffer,
+        count: int,
+        known: Mapping[int, Program | str],
+        frames: HeaderFrames,
+    ) -> None:
+        self._frames = frames
         self._memory = bad
         self._structs = (BadStruct * count).from_address(bad.address)
         self._known = known
@@ -260,9 +321,10 @@ class _Reasons(Mapping[int, str]):
         struct = self._structs[self._by_place()[place]]
         if struct.status == _NO_FRAME:
             return _NOT_FRAMED
-        program = self._known[struct.id]
+        program, named = self._known[struct.id], self._frames.named(struct.id)
         if isinstance(program, str):
-            return f"schema id {struct.id}: {program}"
+            return f"{named}: {program}"
         field = f"field {program.places[struct.op]}: " if struct.op >= 0 else ""
-        byte = f", at byte {struct.byte}" if struct.byte >= 0 else ""
-        return f"schema id {struct.id}: {field}{_WRONG[struct.status]}{byte}"
+        own = struct.byte if struct.id < FIRST else struct.byte - FRAME
+        byte = f", at byte {own}" if struct.byte >= 0 else ""
+        return f"{named}: {field}{_WRONG[struct.status]}{byte}"

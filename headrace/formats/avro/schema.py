@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -135,7 +136,7 @@ class _Reader:
                 raise AvroSchemaError(f"{place} has {kind} without {word}")
             return AvroType(kind, items=self.read(given[word], namespace, f"{place}[]"))
         if isinstance(kind, str) and kind in PRIMITIVES:
-            return _with_logical(AvroType(kind), given, place)
+            return _with_logical(AvroType(kind), given)
         return self.read(kind, namespace, place)
 
     def _named_type(self, given: dict[str, Any], namespace: str, place: str) -> AvroType:
@@ -162,7 +163,7 @@ class _Reader:
             if type(size) is not int or not 0 <= size < 1 << 31:
                 raise AvroSchemaError(f"{full} has no size")
             made.size = size
-            _with_logical(made, given, full)
+            _with_logical(made, given)
         return made
 
     def _add_fields(self, made: AvroType, given: Mapping[str, Any], namespace: str) -> None:
@@ -198,17 +199,30 @@ _LOGICAL = {
 }
 
 
-def _with_logical(made: AvroType, given: Mapping[str, Any], place: str) -> AvroType:
+def _with_logical(made: AvroType, given: Mapping[str, Any]) -> AvroType:
     logical = given.get("logicalType")
     if not isinstance(logical, str) or made.kind not in _LOGICAL.get(logical, ()):
         return made
-    made.logical = logical
     if logical == "decimal":
-        made.precision, made.scale = given.get("precision", 0), given.get("scale", 0)
-        digits = (made.precision, made.scale)
-        if not all(type(each) is int for each in digits) or not 0 <= digits[1] <= digits[0] != 0:
-            raise AvroSchemaError(f"{place} has a decimal without a precision and scale that fit")
+        precision, scale = given.get("precision", 0), given.get("scale", 0)
+        if not _is_decimal(made, precision, scale):
+            return made  # the type without it, as Avro has it of logical types that are not valid
+        made.precision, made.scale = precision, scale
+    made.logical = logical
     return made
+
+
+def _is_decimal(made: AvroType, precision: Any, scale: Any) -> bool:
+    """Return whether a decimal of these digits is one of the type."""
+    if type(precision) is not int or type(scale) is not int or not 0 <= scale <= precision:
+        return False
+    most = _digits_of(made.size) if made.kind == "fixed" else precision
+    return 0 < precision <= most
+
+
+def _digits_of(size: int) -> int:
+    """Return how many digits each number may have that so many bytes hold."""
+    return int((8 * size - 1) * math.log10(2)) if size else 0
 
 
 def _full(name: str, namespace: str) -> str:

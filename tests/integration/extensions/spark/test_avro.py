@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -16,9 +17,10 @@ from headrace.core.records import TopicPartition
 from headrace.extensions.arrow.reducer import dry_run as dry_run_inline
 from headrace.extensions.spark.dryrun import dry_run
 from headrace.formats.errors import RegistryError
+from headrace.formats.framing import HEADER
 from headrace.formats.registry import WAITS
 from headrace.processors.micro_batch_processor import decode
-from headrace.testing import records_table
+from headrace.testing import FakeRecord, records_table
 from headrace.testing.registry import RegistryServer
 
 if TYPE_CHECKING:
@@ -117,6 +119,34 @@ def test_no_record_is_blamed_while_the_registry_is_away(
         dry_run_inline(lambda rows, _: rows, table, inline)
     with pytest.raises(JobFailedError, match=WAITS):
         dry_run(spark_runtime.session, lambda df, _: df, table, spark)
+
+
+def test_an_id_that_is_unknown_for_the_first_time_is_no_records_fault(
+    tmp_path: Path, registry: RegistryServer, spark_runtime: SparkRuntime
+) -> None:
+    """A batch of workers waits for the second answer too, and goes no way of bad records."""
+    value = Producer(registry, NEW).value(id=2, note=None, at=0, tags=[])
+    table = records_table([b"\0\0\0\x03\xe7" + value[5:]])
+    with pytest.raises(JobFailedError, match=f"{WAITS} to know schema id 999"):
+        dry_run(
+            spark_runtime.session, lambda df, _: df, table, decoding(tmp_path, registry, "spark")
+        )
+
+
+def test_values_whose_headers_name_their_schemas_are_decoded_in_workers(
+    tmp_path: Path, registry: RegistryServer, spark_runtime: SparkRuntime
+) -> None:
+    """Workers of Spark are given the headers, as the decoder in this process is."""
+    framed = Producer(registry, OLD).value(id=7)
+    headers = [(HEADER, b"\1" + UUID(registry.guid(1)).bytes)]
+    table = records_table([FakeRecord(value_=framed[5:], headers_=headers), framed])
+    inline = dry_run_inline(lambda rows, _: rows, table, decoding(tmp_path, registry, "arrow"))
+    spark = dry_run(
+        spark_runtime.session, lambda df, _: df, table, decoding(tmp_path, registry, "spark")
+    )
+    for found in (inline.rows, spark.rows):
+        assert found is not None
+        assert [row["id"] for row in found.to_pylist()] == [7, 7]
 
 
 def test_a_start_without_the_readers_schema_says_why(

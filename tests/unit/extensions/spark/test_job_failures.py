@@ -29,6 +29,8 @@ _SEGMENTATION = ": Fatal Python error: Segmentation fault\n"
         _LOST + "java.lang.IllegalStateException: Python daemon failed to launch worker with code",
         _WORKER + "requests.exceptions.ConnectionError: no route",
         _WORKER + "headrace.core.errors.RetryableError: the service is away",
+        _WORKER + "headrace.formats.errors.RegistryError: batches wait",
+        _WORKER + "headrace.formats.errors.UnknownYetError: batches wait",
         _WORKER + "TimeoutError",
         _WORKER + "ModuleNotFoundError: No module named 'x'",
     ],

@@ -237,6 +237,70 @@ def test_a_registry_that_is_away_is_no_records_fault() -> None:
         of.columns(pa.array([order(1), framed(b"\x02", 5)], pa.binary()))
 
 
+#: Items of a byte each, which a reader's default makes ten thousand bytes of.
+SMALL = record(("items", {"type": "array", "items": record(("a", "boolean"), name="Item")}))
+LARGE = record(
+    (
+        "items",
+        {
+            "type": "array",
+            "items": record(("a", "boolean"), ("b", "string", "x" * 10_000), name="Item"),
+        },
+    )
+)
+
+
+def small(items: int) -> bytes:
+    """Return a value with so many items of a byte each."""
+    return framed(written(SMALL, {"items": [{"a": True}] * items}), 5)
+
+
+def limited(most_bytes: int) -> AvroDecoder:
+    """Return a decoder to large items whose columns may take so many bytes."""
+    return AvroDecoder(parse_schema(json.dumps(LARGE)), Schemas(_5=SMALL), most_bytes)
+
+
+def test_a_value_that_takes_too_much_memory_is_bad_and_the_others_are_not() -> None:
+    """A value of a thousand bytes that defaults make megabytes of is refused by its size."""
+    values = [small(3), small(1000), None, small(2)]
+    rows, bad = decoded(limited(1 << 20), *values)
+    assert bad == {1: "schema id 5: it takes more than 1 MiB in columns"}
+    assert [row and len(row["items"]) for row in rows] == [3, None, None, 2]
+
+
+def test_a_batch_that_takes_too_much_memory_is_not_decoded() -> None:
+    """Values that are too much together are no record's fault, and the error says what to set."""
+    values = pa.array([small(50)] * 10, pa.binary())
+    with pytest.raises(RetryableError, match=r"\d values take more than 1 MiB in columns; set"):
+        limited(1 << 20).columns(values)
+
+
+@pytest.mark.parametrize(
+    "decimal",
+    [
+        {"type": "bytes", "logicalType": "decimal"},
+        {"type": "bytes", "logicalType": "decimal", "precision": 0},
+        {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 5},
+        {"type": "bytes", "logicalType": "decimal", "precision": "4"},
+        {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": -1},
+        {"type": "fixed", "name": "F", "size": 2, "logicalType": "decimal", "precision": 5},
+        {"type": "int", "logicalType": "decimal", "precision": 4},
+    ],
+)
+def test_a_decimal_that_is_none_is_its_type_without_it(decimal: dict[str, Any]) -> None:
+    """A logical type that is not valid is passed over, as Avro's specification has it."""
+    plain = {key: value for key, value in decimal.items() if key in ("type", "name", "size")}
+    of, same = decoder(record(("a", decimal))), decoder(record(("a", plain)))
+    assert of.kind == same.kind
+    assert not pa.types.is_decimal(of.kind.field("a").type)
+
+
+def test_a_decimal_of_the_most_digits_of_its_bytes_is_one() -> None:
+    """Two bytes hold each number of four digits."""
+    decimal = {"type": "fixed", "name": "F", "size": 2, "logicalType": "decimal", "precision": 4}
+    assert decoder(record(("a", decimal))).kind.field("a").type == pa.decimal128(4, 0)
+
+
 @pytest.mark.parametrize(
     ("reader", "reason"),
     [
