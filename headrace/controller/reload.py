@@ -24,6 +24,7 @@ from headrace.core.clock import SYSTEM_CLOCK, Clock, Deadline
 from headrace.core.errors import ConfigError, FatalError, HeadraceError, RetryableError, StartError
 from headrace.core.files import digest
 from headrace.core.user_text import describe_error
+from headrace.formats.errors import UnknownSchemaError
 from headrace.kafka import KafkaTopicCatalog
 from headrace.kafka.clients import client_properties
 from headrace.kafka.errors import KafkaUnavailableError, UnknownTopicError
@@ -185,7 +186,18 @@ SPARK_TIMEOUT = 30.0
 
 
 #: What passes by itself, so that a step is worth being tried again.
-PASSING = (RetryableError, KafkaUnavailableError, ZooKeeperUnavailableError, UnknownTopicError)
+PASSING = (
+    RetryableError,
+    KafkaUnavailableError,
+    ZooKeeperUnavailableError,
+    UnknownTopicError,
+    UnknownSchemaError,
+)
+
+
+def _passes(error: BaseException | None) -> bool:
+    """Return whether an error, or one that it was raised from, passes by itself."""
+    return error is not None and (isinstance(error, PASSING) or _passes(error.__cause__))
 
 
 class ReloadRun:
@@ -240,7 +252,7 @@ class ReloadRun:
         return tuple(change for change in found if change is not None)
 
     def _note_failure(self, step: Step, error: HeadraceError) -> None:
-        self.passes = self.passes or isinstance(error, PASSING)
+        self.passes = self.passes or _passes(error)
         for change in step.changes:
             self.reasons.setdefault(change.channel or change.effect.value, str(error))
 
@@ -416,7 +428,7 @@ class ReloadRun:
                 self._open_channel(name, channel, processors[name])
             except (StartError, ConfigError) as error:
                 log.error("channel_not_running", channel=name, error=str(error))  # noqa: TRY400 - the reason says it all
-                self.passes = self.passes or isinstance(error, PASSING)
+                self.passes = self.passes or _passes(error)
                 self.reasons[name] = str(error)
                 self._adopt_without(name)
 

@@ -36,6 +36,20 @@ def avro(rest: str) -> str:
             "{url: 'http://r', username: u, password: p, token: t}",
             "registry.token: is a login, and so is username; leave one of them out",
         ),
+        (
+            "{url: 'http://r', token: t, oauth: {token_file: f}}",
+            "registry.oauth: is a login, and so is token; leave one of them out",
+        ),
+        ("{url: 'http://r', oauth: {}}", "registry.oauth: says no token; give token_url, or"),
+        (
+            "{url: 'http://r', oauth: {token_url: 'http://i/t', client_id: a}}",
+            "registry.oauth.client_secret: is missing, which token_url asks for",
+        ),
+        (
+            "{url: 'http://r', headers: {Authorization: x}}",
+            "registry.headers.Authorization: is Headrace's own; leave it out",
+        ),
+        ("{url: 'http://r', headers: {'a b': x}}", "is no name of a header of HTTP"),
         ("{url: 'http://r', tls: {}}", "registry.tls: is for https, and url is http"),
     ],
 )
@@ -98,6 +112,10 @@ def test_a_file_that_is_no_readers_schema_is_named_before_the_start(tmp_path: Pa
     file.write_text(json.dumps({"type": "record", "name": "Order", "fields": [field]}))
     ((_, told),) = preflight(config)
     assert "Order.a is a union of int and string, which no column holds" in told
+    field["type"] = {"type": "array", "items": "null"}
+    file.write_text(json.dumps({"type": "record", "name": "Order", "fields": [field]}))
+    ((_, told),) = preflight(config)
+    assert "the items of a take no byte, which is not decoded" in told
     field["type"] = "int"
     file.write_text(json.dumps({"type": "record", "name": "Order", "fields": [field]}))
     assert not list(preflight(config))

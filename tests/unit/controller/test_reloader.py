@@ -17,6 +17,7 @@ from headrace.controller.reports import ReloadOutcome
 from headrace.core.clock import Deadline
 from headrace.core.errors import ConfigError, FatalError, ImportPathError, StartError
 from headrace.core.records import TopicPartition
+from headrace.formats.errors import RegistryError
 from headrace.kafka.errors import KafkaUnavailableError
 from headrace.zookeeper.protocol import SessionState
 from tests.metrics import value_of
@@ -208,6 +209,19 @@ def test_a_channel_that_does_not_start_with_the_new_values_goes_on_with_the_old(
     assert world.pending() == {"channels.main.group": "no luck"}
     assert world.controller.channels["main"].config.group == "main"
     delivers(world)
+
+
+def test_a_channel_whose_schema_registry_was_away_starts_later_by_itself(world: World) -> None:
+    """A start that failed because of an outage is tried again, whatever the error is called."""
+    delivers(world)
+    world.channel(group=AGAIN)
+    failed = StartError("there is no reader's schema now")
+    failed.__cause__ = RegistryError("the registry is away")
+    world.broken[f"channel main {AGAIN}"] = failed
+    assert world.reload().outcome is ReloadOutcome.PARTLY
+    world.broken.clear()
+    eventually(lambda: not world.pending())
+    delivers(world, AGAIN)
 
 
 def test_a_channel_that_runs_neither_way_is_shown_and_holds_up_nothing(world: World) -> None:
