@@ -72,6 +72,14 @@ def up(
             "and OAuth with an issuer of tokens; prints what a configuration needs for it.",
         ),
     ] = False,
+    registry: Annotated[
+        bool,
+        typer.Option(
+            "--registry",
+            help="Start a schema registry besides, Apicurio, which needs Java 21; prints the "
+            "section that a configuration needs for it.",
+        ),
+    ] = False,
 ) -> None:
     """Start the servers and leave them running; harmless if they run already.
 
@@ -82,7 +90,7 @@ def up(
     from headrace.devstack.records import produce_records  # noqa: PLC0415 - takes a while to import
 
     with _errors_shown():
-        state = detached.up(directory, secured=secured)
+        state = detached.up(directory, secured=secured, registry=registry)
         _show(state)
         folder, only_new = records or _USUAL_RECORDS, records is None
         for file, count in produce_records(folder, state.bootstrap_servers, only_new=only_new):
@@ -92,6 +100,8 @@ def up(
         typer.echo(f"for a project of headrace init: export KAFKA={kafka} ZOOKEEPER={zookeeper}")
     if state.secured is not None:
         typer.echo(f"through the secured door, by SCRAM or by oauth:\n{state.secured.sections()}")
+    if state.registry_url is not None:
+        typer.echo(f"the schema registry:\nregistry: {{url: '{state.registry_url}'}}")
     typer.echo(f"stop them with: headrace local down --dir {directory}")
 
 

@@ -18,6 +18,7 @@ from headrace.core.processes import python_command
 from headrace.devstack.errors import LocalStackError
 from headrace.devstack.jars import kafka_jars
 from headrace.devstack.jvm import require_java
+from headrace.devstack.registry import MINIMUM_JAVA, unpacked
 from headrace.devstack.secured import Secured
 from headrace.devstack.server import LOOPBACK, PortBook, ProcessState
 from headrace.devstack.stack import (
@@ -34,6 +35,7 @@ from headrace.devstack.stack import (
 from headrace.devstack.wait import FAR_S, wait_for
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 
@@ -56,18 +58,21 @@ def has_usual_ports(state: StackState) -> bool:
     return [state.zookeeper_hosts, state.bootstrap_servers] == addresses
 
 
-def up(directory: Path, *, secured: bool = False) -> StackState:
+def up(directory: Path, *, secured: bool = False, registry: bool = False) -> StackState:
     """Start a stack in ``directory`` that stays, unless one runs there already. Blocks.
 
     Raises:
         LocalStackError: the stack did not start, and nothing is left running; or one runs there
-            that is not ``secured``.
+            that is not ``secured``, or has no ``registry``.
     """
     if state := running_state(directory):
-        if secured and state.secured is None:
+        lacks = "is not secured" if secured and state.secured is None else None
+        if registry and state.registry_url is None:
+            lacks = "has no registry"
+        if lacks is not None:
             raise LocalStackError(
-                f"the local stack that runs in {directory} is not secured; stop it with: headrace "
-                f"local down --dir {directory}"
+                f"the local stack that runs in {directory} {lacks}; stop it with: headrace local "
+                f"down --dir {directory}"
             )
         return state
     directory.mkdir(parents=True, exist_ok=True)
@@ -76,7 +81,11 @@ def up(directory: Path, *, secured: bool = False) -> StackState:
     write_addresses(directory, *_expected(directory))
     require_java()
     kafka_jars()
-    said = _start_keeper(directory, secured, Deadline.after(FAR_S + _PATIENCE_S))
+    options = [name for name, wanted in (("secured", secured), ("registry", registry)) if wanted]
+    if registry:
+        require_java(MINIMUM_JAVA)
+        unpacked()
+    said = _start_keeper(directory, options, Deadline.after(FAR_S + _PATIENCE_S))
     state = running_state(directory)
     if said != READY or state is None:
         raise LocalStackError(said or f"the stack did not start; see {_log(directory)}")
@@ -121,13 +130,13 @@ def _left_processes(state: StackState) -> list[str]:
     ]
 
 
-def _start_keeper(directory: Path, secured: bool, deadline: Deadline) -> str:
+def _start_keeper(directory: Path, options: Sequence[str], deadline: Deadline) -> str:
     """Start the keeper and return what it says about the start."""
     command = python_command(
         "import pathlib; from headrace.devstack.detached import main; "
-        "sys.exit(main(pathlib.Path(sys.argv[1]), secured=sys.argv[2:] == ['secured']))",
+        "sys.exit(main(pathlib.Path(sys.argv[1]), sys.argv[2:]))",
         str(directory),
-        *(["secured"] if secured else []),
+        *options,
     )
     with (
         _log(directory).open("ab") as log,
@@ -159,8 +168,11 @@ log = structlog.get_logger(__name__)
 READY = "ready"
 
 
-def main(directory: Path, *, secured: bool = False) -> int:
-    """Keep a stack in ``directory`` until told to stop, and return the exit code."""
+def main(directory: Path, options: Sequence[str] = ()) -> int:
+    """Keep a stack in ``directory`` until told to stop, and return the exit code.
+
+    ``options`` may have ``secured`` and ``registry``.
+    """
     if os.fork():
         # Without the parent's own clean-up: the child still needs what it holds.
         os._exit(0)
@@ -170,7 +182,9 @@ def main(directory: Path, *, secured: bool = False) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
     try:
-        blueprint = Blueprint(secured=Secured() if secured else None)
+        blueprint = Blueprint(
+            secured=Secured() if "secured" in options else None, registry="registry" in options
+        )
         with LocalStack.start(directory, blueprint=blueprint, usual_ports=USUAL_PORTS) as stack:
             os.write(outcome, READY.encode())
             StackState.of(stack).write(directory)

@@ -44,11 +44,16 @@ _NOT_FOUND = re.compile(r":: (\S+: not found)$")
 
 @dataclass(frozen=True, slots=True)
 class Coordinate:
-    """A Maven artifact's coordinate: its organisation, its name and its version."""
+    """A Maven artifact's coordinate: its organisation, its name and its version.
+
+    An archive beside the jar has a ``classifier``, and a name that ends in ``extension``.
+    """
 
     organisation: str
     module: str
     revision: str
+    classifier: str = ""
+    extension: str = "jar"
 
     def __str__(self) -> str:
         return f"{self.organisation}:{self.module}:{self.revision}"
@@ -99,11 +104,45 @@ def ivy_arguments(
     return [
         *(["-settings", settings] if settings else []),
         *("-cache", str(folder / "ivy")),
-        *("-dependency", coordinate.organisation, coordinate.module, coordinate.revision),
+        *_wanted(coordinate, folder),
         *([] if needs else ["-notransitive"]),
         *("-confs", "default"),
         *("-retrieve", str(folder / "jars" / _PATTERN)),
     ]
+
+
+def _wanted(coordinate: Coordinate, folder: Path) -> list[str]:
+    """Return the arguments that name an artifact; an archive is named in a file of Ivy's."""
+    if not coordinate.classifier:
+        names = (coordinate.organisation, coordinate.module, coordinate.revision)
+        return ["-dependency", *names]
+    file = folder / "ivy.xml"
+    folder.mkdir(parents=True, exist_ok=True)
+    file.write_text(
+        _IVY_FILE.format(
+            organisation=coordinate.organisation,
+            module=coordinate.module,
+            revision=coordinate.revision,
+            classifier=coordinate.classifier,
+            extension=coordinate.extension,
+        ),
+        encoding="utf-8",
+    )
+    return ["-ivy", str(file)]
+
+
+_IVY_FILE = """\
+<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
+<info organisation="headrace" module="archive"/>
+<configurations><conf name="default"/></configurations>
+<dependencies>
+<dependency org="{organisation}" name="{module}" rev="{revision}"
+ conf="default->*" transitive="false">
+<artifact name="{module}" type="{extension}" ext="{extension}" m:classifier="{classifier}"/>
+</dependency>
+</dependencies>
+</ivy-module>
+"""
 
 
 def progress_of(said: list[str]) -> str | None:
@@ -220,6 +259,16 @@ KAFKA_STREAMS = JarSet(
     ),
     needs=True,
     size=94,
+)
+
+
+#: The schema registry of the local stack.
+APICURIO = JarSet(
+    "apicurio-3.3.3",
+    "Schema registry",
+    (Coordinate("io.apicurio", "apicurio-registry-app", "3.3.3", "all", "tar.gz"),),
+    needs=False,
+    size=159,
 )
 
 

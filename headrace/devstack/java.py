@@ -45,14 +45,16 @@ class Java:
         return self.path.resolve().parent.parent
 
 
-def find_java(environment: Mapping[str, str] | None = None) -> Java | None:
-    """Return the first Java of at least ``MINIMUM_JAVA``, or None. Blocks while it asks each.
+def find_java(
+    environment: Mapping[str, str] | None = None, minimum: int = MINIMUM_JAVA
+) -> Java | None:
+    """Return the first Java of at least this version, or None. Blocks while it asks each.
 
     Looked at in this order: ``JAVA_HOME``, ``PATH``, the folders where packages and tools put it.
     """
     for path in _candidates(os.environ if environment is None else environment):
         version = java_version(path)
-        if version is not None and version >= MINIMUM_JAVA:
+        if version is not None and version >= minimum:
             return Java(path, version)
     return None
 

@@ -19,20 +19,20 @@ LOGGING_JARS = ("slf4j-api-", "log4j-api-", "log4j-core-", "log4j-slf4j2-impl-")
 
 #: The serial collector has the smallest footprint; a JVM without memory must not linger on;
 #: performance data would be left behind in /tmp by a killed process.
-_COMMON_FLAGS = ("-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError", "-XX:-UsePerfData")
+COMMON_FLAGS = ("-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError", "-XX:-UsePerfData")
 
 #: For a JVM that lives for minutes at most: it compiles quickly rather than well.
 SHORT_LIVED = "-XX:TieredStopAtLevel=1"
 
 
 @cache
-def require_java() -> Java:
+def require_java(minimum: int = MINIMUM_JAVA) -> Java:
     """Return this machine's Java, found once per process; raises LocalStackError."""
-    java = find_java()
+    java = find_java(minimum=minimum)
     if java is None:
         raise LocalStackError(
-            f"no Java {MINIMUM_JAVA} or later in JAVA_HOME, PATH or the usual folders; install "
-            "one (Debian, Ubuntu: apt-get install openjdk-17-jre-headless) or set JAVA_HOME"
+            f"no Java {minimum} or later in JAVA_HOME, PATH or the usual folders; install one "
+            f"(Debian, Ubuntu: apt-get install openjdk-{minimum}-jre-headless) or set JAVA_HOME"
         )
     return java
 
@@ -79,7 +79,7 @@ def java_command(
     """Return the command that runs ``main``. ``heap`` is the JVM's own notation: ``512m``."""
     jars = os.pathsep.join(map(str, class_path))
     java = str(require_java().path)
-    return [java, f"-Xmx{heap}", *_COMMON_FLAGS, *flags, "-cp", jars, main, *arguments]
+    return [java, f"-Xmx{heap}", *COMMON_FLAGS, *flags, "-cp", jars, main, *arguments]
 
 
 def log4j_flag(directory: Path) -> str:

@@ -17,6 +17,7 @@ from headrace.devstack.errors import LocalStackError, PortTakenError
 from headrace.devstack.issuer import TokenIssuer
 from headrace.devstack.jars import kafka_jars
 from headrace.devstack.kafka import KafkaBroker, new_cluster_id
+from headrace.devstack.registry import SchemaRegistryServer
 from headrace.devstack.secured import (
     ALLOWED_URLS,
     BrokerPorts,
@@ -44,7 +45,7 @@ class Blueprint:
     Several ZooKeeper servers form an ensemble. Several brokers form a cluster in which each one is
     a controller as well, and which keeps its own topics on up to three of them. ``short_lived``
     brokers start sooner and serve more slowly, as tests want it. ``secured`` brokers have another
-    door besides, with TLS and logins.
+    door besides, with TLS and logins. ``registry``: there is a schema registry as well.
     """
 
     zookeepers: int = 1
@@ -52,6 +53,13 @@ class Blueprint:
     properties: Mapping[str, str] = field(default_factory=dict)
     short_lived: bool = False
     secured: Secured | None = None
+    registry: bool = False
+
+    def schema_registry(self, directory: Path, ports: PortBook) -> SchemaRegistryServer | None:
+        """Return the schema registry, not started; None where there is none."""
+        if not self.registry:
+            return None
+        return SchemaRegistryServer(directory / "registry", port=ports.port("registry"))
 
     def zookeeper_servers(self, directory: Path, ports: PortBook) -> list[ZooKeeperServer]:
         """Return the servers, not started, with data below ``directory``."""
@@ -174,6 +182,7 @@ class StackState:
     bootstrap_servers: str
     servers: tuple[ServerEntry, ...]
     secured: SecuredAccess | None = None
+    registry_url: str | None = None
 
     @classmethod
     def of(cls, stack: LocalStack) -> StackState:
@@ -185,8 +194,14 @@ class StackState:
             for server in stack.servers
             if server.identity is not None
         )
+        registry = stack.registry
         return cls(
-            keeper, stack.zookeeper_hosts, stack.bootstrap_servers, tuple(entries), stack.secured
+            keeper,
+            stack.zookeeper_hosts,
+            stack.bootstrap_servers,
+            tuple(entries),
+            stack.secured,
+            None if registry is None else registry.url,
         )
 
     @property
@@ -246,11 +261,13 @@ class LocalStack:
         zookeepers: Sequence[ZooKeeperServer],
         brokers: Sequence[KafkaBroker],
         issuer: TokenIssuer | None = None,
+        registry: SchemaRegistryServer | None = None,
     ) -> None:
         self.directory = directory
         self.zookeepers = list(zookeepers)
         self.brokers = list(brokers)
         self.issuer = issuer
+        self.registry = registry
         #: The way through the secured door, once the brokers run; None without one.
         self.secured: SecuredAccess | None = None
         self._lock: IO[str] | None = None
@@ -310,13 +327,15 @@ class LocalStack:
             blueprint.zookeeper_servers(directory, ports),
             blueprint.kafka_brokers(directory, ports, issuer),
             issuer,
+            blueprint.schema_registry(directory, ports),
         )
         try:
             if issuer is not None:
                 # a broker that cannot fetch the keys does not start
                 make_certificates(directory)
                 _start_all([issuer], deadline, lock)
-            _start_all([*stack.zookeepers, *stack.brokers], deadline, lock)
+            registries = [] if stack.registry is None else [stack.registry]
+            _start_all([*stack.zookeepers, *stack.brokers, *registries], deadline, lock)
             if issuer is not None:
                 admit_user(directory, stack.bootstrap_servers, deadline)
                 door = [ports.port(f"kafka-{broker.node_id}-secured") for broker in stack.brokers]
@@ -331,8 +350,8 @@ class LocalStack:
     @property
     def servers(self) -> list[LocalServer]:
         """Return all servers, ZooKeeper's first."""
-        issuers = [] if self.issuer is None else [self.issuer]
-        return [*self.zookeepers, *self.brokers, *issuers]
+        others = (self.issuer, self.registry)
+        return [*self.zookeepers, *self.brokers, *(each for each in others if each is not None)]
 
     @property
     def zookeeper(self) -> ZooKeeperServer:

@@ -121,6 +121,17 @@ def test_a_stack_that_does_not_start_leaves_where_it_would_be(
     assert not (tmp_path / "zookeeper").exists()
 
 
+def test_a_stack_without_a_registry_is_not_taken_for_one_with_it(tmp_path: Path) -> None:
+    """The stack that runs is left alone, and one that has a registry says its address."""
+    state = _state_of(os.getpid())
+    state.write(tmp_path)
+    with pytest.raises(LocalStackError, match="has no registry; stop it with"):
+        detached.up(tmp_path, registry=True)
+    having = replace(state, registry_url="http://127.0.0.1:4/apis")
+    having.write(tmp_path)
+    assert detached.up(tmp_path, registry=True) == having
+
+
 def test_a_stack_without_the_secured_door_is_not_taken_for_one(tmp_path: Path) -> None:
     """The stack that runs is left alone, and the sentence says how to stop it."""
     _state_of(os.getpid()).write(tmp_path)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -22,6 +23,25 @@ def test_the_artifact_goes_to_a_folder_with_its_own_cache() -> None:
     assert arguments[:2] == ["-cache", "/t/ivy"]
     assert arguments[2:6] == ["-dependency", "org.apache.kafka", "kafka_2.13", "4.3.0"]
     assert arguments[-1].startswith("/t/jars/")
+
+
+def test_an_archive_is_named_in_a_file(tmp_path: Path) -> None:
+    """Ivy's command line has jars only, so its file has the classifier and how the name ends."""
+    archive = jars.Coordinate("io.apicurio", "registry", "3.3.3", "all", "tar.gz")
+    arguments = jars.ivy_arguments(archive, tmp_path / "new", {}, needs=False)
+    file = arguments[arguments.index("-ivy") + 1]
+    assert "-dependency" not in arguments
+    (wanted,) = ET.parse(file).iter("dependency")
+    assert (wanted.get("org"), wanted.get("name"), wanted.get("rev")) == (
+        "io.apicurio",
+        "registry",
+        "3.3.3",
+    )
+    (named,) = wanted
+    assert (named.get("ext"), named.get("{http://ant.apache.org/ivy/maven}classifier")) == (
+        "tar.gz",
+        "all",
+    )
 
 
 def test_a_settings_file_can_name_a_mirror() -> None:

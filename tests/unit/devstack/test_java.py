@@ -64,6 +64,15 @@ def test_the_oldest_good_java_of_the_usual_folders_is_taken(tmp_path: Path) -> N
     assert found.home == tmp_path / ".jdks" / "temurin-17.0.9"
 
 
+def test_a_later_java_is_found_where_one_is_asked_for(tmp_path: Path) -> None:
+    """A Java that is good for Kafka does not hide the later one that the registry takes."""
+    _install(tmp_path / "good", "17.0.1")
+    later = _install(tmp_path / ".jdks" / "temurin-25", "25")
+    places = {"PATH": str(tmp_path / "good" / "bin"), "HOME": str(tmp_path)}
+    found = java.find_java(places, minimum=21)
+    assert found == java.Java(later, 25)
+
+
 def test_a_java_that_cannot_run_is_no_java(tmp_path: Path) -> None:
     """A file that fails to run is passed over, and without another there is none."""
     broken = _install(tmp_path / "broken", "17")

@@ -46,7 +46,7 @@ def test_pyspark_carries_every_jar_that_is_picked() -> None:
 
 def test_no_java_is_an_error_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without Java the error names the version, the package and the variable."""
-    monkeypatch.setattr(jvm, "find_java", lambda: None)
+    monkeypatch.setattr(jvm, "find_java", lambda **_: None)
     jvm.require_java.cache_clear()
     with pytest.raises(LocalStackError, match=r"Java 17.*openjdk-17-jre-headless.*JAVA_HOME"):
         jvm.require_java()
