@@ -113,6 +113,6 @@ class AvroValues:
 class _Schemas:
     values: AvroValues
 
-    def schema(self, number: int) -> RegisteredSchema:
+    def schema(self, number: int | str) -> RegisteredSchema:
         """Return the one that there is."""
-        return self.values.schema_of(number)
+        return self.values.schema_of(int(number))

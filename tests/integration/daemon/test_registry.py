@@ -122,11 +122,11 @@ class Load(threading.Thread):
         self._orders = orders
         self._pause = pause
         self._values = [list(each) for each in values]
-        self._stop = threading.Event()
+        self._ended = threading.Event()
 
     def run(self) -> None:
         """Write."""
-        while any(self._values) and not self._stop.wait(self._pause):
+        while any(self._values) and not self._ended.wait(self._pause):
             for partition, values in enumerate(self._values):
                 self._orders.produce(partition, *values[:50])
                 del values[:50]

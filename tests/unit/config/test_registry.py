@@ -108,7 +108,7 @@ def test_a_file_that_is_no_readers_schema_is_named_before_the_start(tmp_path: Pa
     ((place, told),) = preflight(config)
     assert place == ("channels", "c", "processor", "reader_schema", "file")
     assert f"{file} cannot be read" in told
-    field = {"name": "a", "type": ["int", "string"]}
+    field: dict[str, object] = {"name": "a", "type": ["int", "string"]}
     file.write_text(json.dumps({"type": "record", "name": "Order", "fields": [field]}))
     ((_, told),) = preflight(config)
     assert "Order.a is a union of int and string, which no column holds" in told

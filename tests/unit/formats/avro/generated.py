@@ -327,9 +327,9 @@ class Schema:
 
     writer: Any
 
-    def schema(self, number: int) -> RegisteredSchema:
+    def schema(self, number: int | str) -> RegisteredSchema:
         """Return it."""
-        return RegisteredSchema(number, "AVRO", json.dumps(self.writer))
+        return RegisteredSchema(int(number), "AVRO", json.dumps(self.writer))
 
 
 #: What we refuse and fastavro takes: it wraps numbers, counts branches and symbols from the end,
