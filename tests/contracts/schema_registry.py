@@ -100,7 +100,9 @@ class SchemaRegistryContract:
         self, producer: SchemaRegistryClient, reader: SchemaRegistry, subject: str
     ) -> None:
         """A schema that names another one is read with its text, each after what it names."""
-        country = json.dumps({"type": "enum", "name": "geo.Country", "symbols": ["DE"]})
+        country = json.dumps(
+            {"type": "enum", "name": "Country", "namespace": "geo", "symbols": ["DE"]}
+        )
         address = record("geo.Address", ("country", "geo.Country"))
         order = record("Order", ("to", "geo.Address"))
         of_country = SchemaReference("geo.Country", f"{subject}-country", 1)

@@ -81,7 +81,9 @@ def _reasons_of(name: str, channel: InboundKafkaChannel) -> Iterator[str]:
             f"channel {name}: the leader of {unanswered[0]}{more} does not answer: brokers are "
             "away or let no client in, see kafka_client_error in the log"
         )
-    waits = next((p for p in channel.partitions() if WAITS in (p.last_error or "")), None)
+    # an error stays for the status after its batch has got through
+    failing = (p for p in channel.partitions() if p.attempts)
+    waits = next((p for p in failing if WAITS in (p.last_error or "")), None)
     if waits is not None and waits.last_error is not None:
         said = waits.last_error[waits.last_error.index(WAITS) :].splitlines()[0]
         yield f"channel {name} {TopicPartition(waits.topic, waits.partition)}: {said}"
