@@ -210,7 +210,8 @@ _SIMPLE = {"type": "simple"}
 _CUSTOM = {"type": "custom", "factory": "a:b"}
 _DEAD_LETTERS = {"rejects": {"failing": "dead_letter", "topic": "events.dead"}}
 _FITS_SPARK = (
-    "does not fit the spark processor; it takes delta, sql, duckdb, kafka, jsonl, console, noop, custom "
+    "does not fit the spark processor; it takes delta, sql, duckdb, "
+    "kafka, jsonl, console, noop, custom "
     "or several"
 )
 _FITS_SIMPLE = "does not fit the simple processor; it takes function"
@@ -223,7 +224,8 @@ _FITS_NONE = "does not fit the custom processor; it takes none, so leave it out"
         (
             {"sink": None},
             (
-                "sink is missing; the spark processor takes delta, sql, duckdb, kafka, jsonl, console, "
+                "sink is missing; the spark processor takes delta, sql, duckdb, "
+                "kafka, jsonl, console, "
                 "noop, custom or several"
             ),
         ),

@@ -83,7 +83,7 @@ def test_two_outputs_do_not_go_to_one_place(
         ),
         (
             "{type: several, outputs: {a: 'x:y'}}",
-            "channels.flights.sink.outputs.a.type (line 7): 'function' is not delta, sql, duckdb, kafka",
+            "channels.flights.sink.outputs.a.type (line 7): 'function' is not delta, sql, duckdb",
         ),
     ],
 )

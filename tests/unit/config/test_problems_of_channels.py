@@ -222,14 +222,16 @@ TYPES = "spark, arrow, keyed, rekey, streams, simple or custom"
         (
             "sink: 5",
             (
-                "sink: *** is not a mapping with type: delta, sql, duckdb, kafka, jsonl, console, noop, "
+                "sink: *** is not a mapping with type: delta, sql, duckdb, "
+                "kafka, jsonl, console, noop, "
                 "custom, several or function or null"
             ),
         ),
         (
             "sink: consol",
             (
-                "sink.type: 'consol' is not delta, sql, duckdb, kafka, jsonl, console, noop, custom, "
+                "sink.type: 'consol' is not delta, sql, duckdb, "
+                "kafka, jsonl, console, noop, custom, "
                 "several or function; did you mean console?"
             ),
         ),
@@ -251,7 +253,8 @@ TYPES = "spark, arrow, keyed, rekey, streams, simple or custom"
         (
             "sink: {path: x}",
             (
-                "sink.type: is missing; give delta, sql, duckdb, kafka, jsonl, console, noop, custom, "
+                "sink.type: is missing; give delta, sql, duckdb, "
+                "kafka, jsonl, console, noop, custom, "
                 "several or function"
             ),
         ),
@@ -262,7 +265,8 @@ TYPES = "spark, arrow, keyed, rekey, streams, simple or custom"
         (
             "sink: {type: several, outputs: {a: {type: several, outputs: {b: noop}}}}",
             (
-                "sink.outputs.a.type: 'several' is not delta, sql, duckdb, kafka, jsonl, console, noop or "
+                "sink.outputs.a.type: 'several' is not delta, sql, duckdb, "
+                "kafka, jsonl, console, noop or "
                 "custom"
             ),
         ),
