@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import socket
 from contextlib import suppress
+from functools import partial
 from ipaddress import IPv6Address
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Protocol
 
+import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -46,6 +48,9 @@ CERTIFICATE_TICKS = 50
 #: Seconds that requests have at the end, out of those that a stop has.
 GRACE = 2
 
+#: The end of a request's head.
+_END = b"\r\n\r\n"
+
 
 class ServerCertificate(Protocol):
     """The certificate that a server shows."""
@@ -56,6 +61,28 @@ class ServerCertificate(Protocol):
 
     def reload(self) -> None:
         """Reload what was renewed."""
+
+
+class PlainRequests(Protocol):
+    """Requests that are answered as they come in, without the application.
+
+    What a request costs on its way through layers and a task of its own is many times the cost of
+    the answer where thousands are asked for each second. Both are for the loop's thread.
+    """
+
+    #: The lines of an answer's head, but for its date and length.
+    head: bytes
+
+    def take(
+        self, request: bytes, subject: str | None, answer: Callable[[bytes | None], None]
+    ) -> bool:
+        """Begin to answer a request, which is a whole head and nothing else.
+
+        ``subject`` is that of the client's certificate. False: the application answers. Else
+        ``answer`` is called on this thread, soon and once, with a body, or with None where the
+        application is to answer after all.
+        """
+        ...
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -77,6 +104,7 @@ class HttpServer:
 
     The thread has the name that is given, and hands ``failed`` the error that ends it. What headers
     say of who asks is believed where ``trusted_proxies`` sent them, addresses or networks.
+    ``plain`` has the requests that ``app`` does not need to see.
     """
 
     def __init__(
@@ -88,8 +116,9 @@ class HttpServer:
         failed: Callable[[BaseException], None],
         certificate: ServerCertificate | None = None,
         trusted_proxies: Sequence[str] = (),
+        plain: PlainRequests | None = None,
     ) -> None:
-        self._server = _Server(app, listening, certificate, trusted_proxies)
+        self._server = _Server(app, listening, certificate, trusted_proxies, plain)
         self._failed = failed
         self._thread = Thread(target=self._serve, name=name, daemon=True)
 
@@ -127,6 +156,21 @@ class _Protocol(H11Protocol):
     #: Monotonic time since which nothing more of an answer can be sent, None while it can.
     unread: float | None = None
 
+    #: The request that is answered without the application, None while there is none, and what
+    #: came after it.
+    _taken: bytes | None = None
+    _later: bytes = b""
+
+    #: Whether the connection is to end after that answer.
+    _is_ending = False
+
+    #: The subject of the client's certificate.
+    _subject: str | None = None
+
+    def __init__(self, *args: Any, plain: PlainRequests | None = None, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._plain = plain
+
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if self.client is not None:
@@ -134,12 +178,68 @@ class _Protocol(H11Protocol):
         self.fileno = transport.get_extra_info("socket").fileno()
         certificate = transport.get_extra_info("peercert")
         if certificate:
-            self.app_state = {**self.app_state, "subject": _subject(certificate)}
+            self._subject = _subject(certificate)
+            self.app_state = {**self.app_state, "subject": self._subject}
+
+    def data_received(self, data: bytes) -> None:
+        if self._taken is not None:
+            # answers are in the order of their requests
+            self._later += data
+            self.flow.pause_reading()
+            return
+        if self._plain is not None and self._is_whole_head(data):
+            self._taken = data
+            if self._plain.take(data, self._subject, self._answer):
+                self._unset_keepalive_if_required()
+                return
+            self._taken = None
+        super().data_received(data)
+
+    def _is_whole_head(self, data: bytes) -> bool:
+        """Return whether that is a request without a body, and the first to be answered."""
+        return (
+            data.startswith(b"GET ")
+            and data.find(_END) == len(data) - len(_END)
+            and self.conn.their_state is h11.IDLE
+            and not self.conn.trailing_data[0]
+            and self.unread is None
+        )
+
+    def _answer(self, body: bytes | None) -> None:
+        """Send the answer to the request that was taken, or have the application answer."""
+        taken, self._taken = self._taken, None
+        later, self._later = self._later, b""
+        assert taken is not None, "answered once"
+        assert self._plain is not None, "it is who answers"
+        if self.transport.is_closing():
+            return
+        if body is None:
+            super().data_received(taken)
+        else:
+            lines = [b"HTTP/1.1 200 OK\r\n"]
+            lines += [b"%b: %b\r\n" % each for each in self.server_state.default_headers]
+            lines += [self._plain.head, b"content-length: %d\r\n\r\n" % len(body), body]
+            self.transport.write(b"".join(lines))
+            self.server_state.total_requests += 1
+            self.answered = SYSTEM_CLOCK.monotonic()
+        if self._is_ending:
+            self.shutdown()
+        elif later:
+            self.flow.resume_reading()
+            self.data_received(later)
+
+    def shutdown(self) -> None:
+        if self._taken is None:
+            super().shutdown()
+        else:
+            self._is_ending = True
 
     def due(self, accepted: float) -> float | None:
         """Return when the connection ends if nothing happens, None while a request is answered."""
         if self.unread is not None:
             return self.unread + KEEP_ALIVE
+        if self._taken is not None:
+            return None
         # uvicorn has no cycle before the first request, though it says otherwise
         if not getattr(self.cycle, "response_complete", True):
             return None
@@ -239,9 +339,10 @@ class _Server(uvicorn.Server):
         listening: socket.socket,
         certificate: ServerCertificate | None,
         trusted_proxies: Sequence[str],
+        plain: PlainRequests | None,
     ) -> None:
         context = None if certificate is None else certificate.context
-        super().__init__(_settings(app, context, trusted_proxies))
+        super().__init__(_settings(app, context, trusted_proxies, plain))
         self._certificate = certificate
         self.door = _Door(listening, self.server_state.connections)
 
@@ -255,12 +356,15 @@ class _Server(uvicorn.Server):
 
 
 def _settings(
-    app: ASGIApp, context: ssl.SSLContext | None, trusted_proxies: Sequence[str]
+    app: ASGIApp,
+    context: ssl.SSLContext | None,
+    trusted_proxies: Sequence[str],
+    plain: PlainRequests | None,
 ) -> uvicorn.Config:
     """Return the server's settings; logs go where all of ours go, and accesses nowhere."""
     settings = uvicorn.Config(
         app,
-        http=_Protocol,
+        http=partial(_Protocol, plain=plain),  # type: ignore[arg-type]  # it is called, no more
         ws="none",
         lifespan="off",
         loop="asyncio",

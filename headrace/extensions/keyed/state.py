@@ -105,7 +105,7 @@ class CommittedRows:
         Raises:
             StateStoreError: they cannot be read.
         """
-        rows = self._store.get_many([PartitionKey(self._partition, key) for key in keys])
+        rows = self._store.peek_many([PartitionKey(self._partition, key) for key in keys])
         return [None if row is None else row.state for row in rows]
 
     def scan(self, first: bytes) -> Iterator[tuple[bytes, KeyRow]]:

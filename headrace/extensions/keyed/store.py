@@ -115,6 +115,13 @@ class StateStore(Protocol):
         """Return the rows, None for each key that has none."""
         ...
 
+    def peek_many(self, keys: Sequence[PartitionKey]) -> list[KeyRow | None]:
+        """Return what :meth:`get_many` does, for few keys and while nothing is put.
+
+        It does not wait for another thread's reads and writes where all rows are in memory.
+        """
+        return self.get_many(keys)
+
     def prepare(
         self,
         changes: Sequence[ChangedRows],
@@ -620,6 +627,11 @@ class RocksStore(StateStore):
             ):
                 rows[at] = data
         return _decoded(rows)
+
+    @override
+    def peek_many(self, keys: Sequence[PartitionKey]) -> list[KeyRow | None]:
+        found = self._unwritten.peek(_row_keys(keys), self._cache.get)
+        return self.get_many(keys) if found is None else _decoded(found)
 
     def _get_written(self, names: Sequence[bytes]) -> list[bytes | None]:
         """Return rows of the database, from the cache where it has them."""

@@ -8,7 +8,7 @@ from operator import is_
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from headrace.extensions.keyed.store import StoredCommit
 
@@ -54,6 +54,8 @@ class UnwrittenTable:
         self._entries: dict[bytes, bytes | None] = {}
         self._writing: dict[bytes, bytes | None] = {}
         self._bytes = self._writing_bytes = 0
+        # odd while entries change their place
+        self._moves = 0
         # by partition and clock: those in order, and those that came since they were sorted; both
         # may have some that are in the table no more
         self._in_order: dict[bytes, list[bytes]] = {}
@@ -84,19 +86,23 @@ class UnwrittenTable:
     def begin_writing(self) -> Mapping[bytes, bytes | None]:
         """Return all entries, which are to be written; :meth:`end_writing` comes next."""
         assert not self._writing, "one after the other"
+        self._moves += 1
         self._writing, self._writing_bytes = self._entries, self._bytes
         self._entries, self._bytes = {}, 0
+        self._moves += 1
         return self._writing
 
     def end_writing(self, *, is_written: bool) -> None:
         """Remove what was to be written, or put it back under what was put meanwhile."""
+        self._moves += 1
         former, self._writing, self._writing_bytes = self._writing, {}, 0
         if is_written:
             self._forget_written()
-            return
-        later, self._entries = self._entries, former
-        self._bytes = sum(_bytes_of(*entry) for entry in former.items())
-        self._add(later)
+        else:
+            later, self._entries = self._entries, former
+            self._bytes = sum(_bytes_of(*entry) for entry in former.items())
+            self._add(later)
+        self._moves += 1
 
     def _forget_written(self) -> None:
         """Keep the order of those timers alone that are to be written."""
@@ -130,6 +136,24 @@ class UnwrittenTable:
             return found
         former = map(self._writing.get, names, repeat(ABSENT))
         return [old if new is ABSENT else new for new, old in zip(found, former, strict=True)]
+
+    def peek(
+        self, names: Sequence[bytes], cached: Callable[[bytes, bytes], bytes]
+    ) -> list[bytes | None] | None:
+        """Return what :meth:`find` does, of others what ``cached`` has; None: one is in neither.
+
+        Any thread, while nothing is put. A row that is cached is so as it was written, before it
+        leaves the table.
+        """
+        before = self._moves
+        found = self.find(names)
+        found = [
+            cached(name, ABSENT) if data is ABSENT else data
+            for name, data in zip(names, found, strict=True)
+        ]
+        # what moved meanwhile may have been looked for where it was no more
+        is_sure = before == self._moves and before % 2 == 0
+        return found if is_sure and not any(each is ABSENT for each in found) else None
 
     def find_range(self, prefix: bytes, first: bytes = b"") -> dict[bytes, bytes | None]:
         """Return the entries that begin so, from a key on, in the order of their keys."""

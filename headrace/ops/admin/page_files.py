@@ -34,7 +34,8 @@ POLICY = (
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
 
-_ALWAYS = {
+#: What every answer has.
+ALWAYS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -92,7 +93,7 @@ class SafeHeaders:
         async def adding(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in _ALWAYS.items():
+                for name, value in ALWAYS.items():
                     headers.setdefault(name, value)
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)

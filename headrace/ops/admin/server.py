@@ -82,13 +82,11 @@ def create_app(
     changes = Changes(
         controller, process, deployment, log_levels=log_levels, rejects=rejects, clock=clock
     )
-    stores = StoreReads(controller)
-    reads = Reads(controller, process, builder, stores, clock)
+    reads = Reads(controller, process, builder, StoreReads(controller), clock)
     guarded = partial(rules.needs_proof, "GET")
     app.include_router(reads.router(bearer, guarded), tags=["look"])
     app.include_router(changes.router(dependencies=[bearer]), tags=["change"])
     app.router.routes.extend(page_routes())
-    app.add_middleware(KeyQuestions, reads=stores)
     app.add_middleware(Guard, rules=rules)
     app.add_middleware(SafeHeaders)
     return app
@@ -129,12 +127,13 @@ class AdminServer:
         self._rates = Rates(controller, clock)
         self._rejects = Rejects(self._folder.path / FILE, controller, clock)
         self._log_levels = LogLevels()
+        rules = Rules.of(config, token, run_token)
         app = create_app(
             controller,
             process,
             deployment=deployment,
             rates=self._rates,
-            rules=Rules.of(config, token, run_token),
+            rules=rules,
             log_levels=self._log_levels,
             rejects=self._rejects,
             clock=clock,
@@ -152,6 +151,7 @@ class AdminServer:
             failed=_log_end,
             certificate=certificate,
             trusted_proxies=config.trusted_proxies,
+            plain=KeyQuestions(StoreReads(controller), rules),
         )
         self._stopping = Event()
         self._sampling = Thread(target=self._sample, name="admin-rates", daemon=True)

@@ -6,6 +6,7 @@ text.
 
 from __future__ import annotations
 
+import json
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from http import HTTPStatus
@@ -273,6 +274,8 @@ class StoreReads:
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
+        # by topology and name, with the store that each is of: plans change with a reload
+        self._readers: dict[tuple[str, str], tuple[Store, StoreReader]] = {}
 
     def stores(self, topology: str) -> Stores:
         """Return the stores of a topology."""
@@ -328,7 +331,8 @@ class StoreReads:
             bounds = _bounds(asked, {"from": question.since, "to": question.until})
         except HeadraceError:
             return [None] * len(keys)
-        if not asked.partitions:
+        partitions = asked.partitions
+        if not partitions:
             return [None] * len(keys)
         names: dict[int, dict[bytes, str]] = {}
         for key in dict.fromkeys(keys):
@@ -336,7 +340,7 @@ class StoreReads:
                 name = _key_of(asked, key)
             except ApiError:
                 continue
-            names.setdefault(partition_of(name, asked.partitions), {})[name] = key
+            names.setdefault(partition_of(name, partitions), {})[name] = key
         answers: dict[str, str] = {}
         for number, chosen in names.items():
             with suppress(HeadraceError):
@@ -534,8 +538,13 @@ class StoreReads:
         if name not in kept:
             raise unknown("store", name, kept)
         store, part = kept[name]
-        with _as_api_errors():
-            reader = store_reader_of(plan, store)
+        known = self._readers.get((topology, name))
+        if known is not None and known[0] is store:
+            reader = known[1]
+        else:
+            with _as_api_errors():
+                reader = store_reader_of(plan, store)
+            self._readers[topology, name] = store, reader
         output = plan.operators[store.operator].output
         assert output is not None, "rows come out"
         channel = dict(self._controller.channels).get(part.name)
@@ -736,6 +745,14 @@ def _row(asked: _AskedStore, number: int, found: StoreRow) -> str:
     """Return a row as it stands in an answer."""
     key, is_hex = _shown_key(found.key, asked.output)
     window = found.window
+    if window is None and not found.timers and found.problem is None:
+        # most rows by key, thousands a second: the same as the document, in a tenth of its time
+        time = "null" if found.time is None else f'"{_shown_time(found.time)}"'
+        return (
+            f'{{"key":{json.dumps(key, ensure_ascii=False)},"hex":{"true" if is_hex else "false"},'
+            f'"partition":{number},"window":null,"time":{time},"timers":[],"problem":null,'
+            f'"row":{found.text or "null"}}}'
+        )
     said = StoredRow(
         key=key,
         hex=is_hex,
@@ -751,6 +768,12 @@ def _row(asked: _AskedStore, number: int, found: StoreRow) -> str:
         row=None,
     )
     return said.model_dump_json().removesuffix("null}") + (found.text or "null") + "}"
+
+
+def _shown_time(milliseconds: int) -> str:
+    at = time_of(milliseconds)
+    assert at is not None, "it is a time"
+    return at.isoformat().replace("+00:00", "Z")
 
 
 def _shown_key(key: bytes, output: Output) -> tuple[str, bool]:

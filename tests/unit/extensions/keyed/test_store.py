@@ -6,7 +6,7 @@ import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
-from threading import Event
+from threading import Event, Lock
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -93,6 +93,48 @@ def test_rows_are_read_as_they_were_written(store: StateStore) -> None:
     put(store, 1, "a", row(""))
     keys = [PartitionKey(0, b"a"), PartitionKey(0, b"b"), PartitionKey(1, b"a")]
     assert store.get_many(keys) == [row("1"), None, row("")]
+
+
+def test_rows_are_peeked_as_they_are_read(store: StateStore) -> None:
+    """Whether they are written, cached, deleted, or several of these."""
+    for name in ("old", "cached", "changed", "deleted"):
+        put(store, 0, name, row("1"))
+    store.flush()
+    store.get_many([PartitionKey(0, b"cached"), PartitionKey(0, b"changed")])
+    put(store, 0, "changed", row("2"))
+    put(store, 0, "deleted", None)
+    put(store, 0, "new", row("3"))
+    for name in ("new", "changed", "deleted", "cached", "old", "absent"):
+        for names in ([name], [name, "new"]):
+            keys = [PartitionKey(0, each.encode()) for each in names]
+            assert store.peek_many(keys) == store.get_many(keys)
+
+
+def test_what_is_peeked_is_never_older_than_what_was_put(tmp_path: Path) -> None:
+    """Also while rows go from memory to the disk."""
+    store, lock, done = opened(tmp_path), Lock(), Event()
+    keys = [PartitionKey(0, b"%d" % number) for number in range(20)]
+    latest = ["0"]
+
+    def write() -> None:
+        for number in range(1, 300):
+            with lock:
+                latest[0] = str(number)
+                rows = [(key, RowChange(None, row(latest[0]))) for key in keys]
+                store.put([ChangedRows.of(rows)])
+            store.flush()
+        done.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        written = pool.submit(write)
+        while not done.is_set() and not written.done():
+            with lock:
+                # so that some are cached as they were once
+                store.get_many(keys[:5])
+                found = store.peek_many(keys)
+                assert latest[0] == "0" or found == [row(latest[0])] * len(keys)
+        written.result(PATIENCE)
+    store.close()
 
 
 def test_heads_of_keys_are_listed_once_in_one_partition(store: StateStore) -> None:

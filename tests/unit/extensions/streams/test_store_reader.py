@@ -103,6 +103,47 @@ def of(rows: list[StoreRow]) -> list[Any]:
     return [(each.key.decode(), json.loads(each.text or "null")) for each in rows]
 
 
+class Named(Row):
+    name: Field[str]
+    clicks: Field[int]
+    n: Field[int] = field(name='a "sum"')
+
+
+def named() -> Topology:
+    """Return a topology whose rows have nothing but the key, a count and a sum."""
+    app = Topology()
+    rows = app.stream("clicks", Click).group_by(key, name="sums")
+    rows.agg(Named, clicks=count(), n=total(Click.n), name=key).updates().to("sums")
+    return app
+
+
+@settings(max_examples=25)
+@given(
+    rows=st.lists(
+        st.tuples(
+            st.sampled_from(["a", 'b"', "c\\", "d\n\x01", "\u00e9\u2028\x7f", ""]),
+            st.integers(-(2**59), 2**59),
+        ),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_rows_without_arrays_are_those_that_the_operator_writes(
+    rows: list[tuple[str, int]],
+) -> None:
+    """Byte by byte, for any text of a key, and large numbers."""
+    records = [(name.encode(), b'{"n":%d}' % n, 1_000) for name, n in rows]
+    plan = named().plan("shop")
+    (channel,) = plan.channels
+    run = InMemory(plan, channel)
+    run.run("clicks", records)
+    wanted = {key: value for key, value, _ in run.written["sums"]}
+    asked = Asked(run, "sums")
+    for name, _ in rows:
+        (found,) = asked.get(name.encode()).rows
+        assert (found.text or "").encode() == wanted[name.encode()]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=15)
 @given(data=st.data())
