@@ -289,6 +289,11 @@ class Restorer:
         former = self._under_way.pop(number, None)
         if former is not None and former.end is not None:
             self._unassign(number)
+            try:
+                self._store.end_load(number)
+            except StateStoreError as error:
+                # what is noted of it later waits until it is written
+                self._report(error, partition=number)
         self._measuring.pop(number, None)
 
     def _run_once(self) -> None:

@@ -13,6 +13,7 @@ import struct
 import time
 from bisect import bisect_left
 from collections import OrderedDict, deque
+from contextlib import suppress
 from heapq import merge
 from itertools import chain, compress, repeat, takewhile
 from math import ceil
@@ -225,9 +226,12 @@ _MEMTABLE_BYTES = 32 << 20
 _MERGED_AT = "level0_file_num_compaction_trigger"
 _USUALLY, _IN_BULK = "4", "32"
 
-#: Such tables with which writes are held up. Commits wait for no merge after a load: what is slower
-#: until then are reads.
-_MOST_TABLES = 1_000
+#: Such tables with which RocksDB slows writes down, and with which it stops them: usually, and from
+#: a load in bulk until few are left. Commits wait for no merge after it: what is slower until then
+#: are reads.
+_SLOWED_AT, _STOPPED_AT = "level0_slowdown_writes_trigger", "level0_stop_writes_trigger"
+_FEW_TABLES, _MOST_TABLES = (20, 36), (1_000, 1_000)
+_TABLES = "rocksdb.num-files-at-level0"
 
 _BLOCK_CACHE_BYTES = 32 << 20
 
@@ -507,6 +511,9 @@ class RocksStore(StateStore):
         # partitions with writes that only the database's memory may have
         self._unlogged: set[int] = set()
         self._merged_at = _USUALLY
+        self._most_tables = _MOST_TABLES
+        # held while the two above are changed
+        self._settling = Lock()
         self._without_log = WriteOptions()
         self._without_log.disable_wal = True  # type: ignore[method-assign, assignment]  # its types
         self.cache_hits = 0
@@ -531,7 +538,8 @@ class RocksStore(StateStore):
         self._is_read_only = True
 
     def _open(self, access: AccessType) -> None:
-        self._merged_at = _USUALLY
+        # a load may have been under way at the end
+        self._merged_at, self._most_tables = _USUALLY, _MOST_TABLES
         try:
             self._database = Rdict(str(self._folder), _options(), access_type=access)
         except Exception as error:
@@ -757,6 +765,10 @@ class RocksStore(StateStore):
             if commits and not pieces:
                 self._write_piece((), entries, commits, is_last=True)
             is_written = True
+            if self._most_tables != _FEW_TABLES:
+                # all is written; the next flush tries it again
+                with suppress(StateStoreError):
+                    self._settle_merging()
         finally:
             with self._lock:
                 self._unwritten.end_writing(is_written=is_written)
@@ -809,16 +821,42 @@ class RocksStore(StateStore):
         self._unlogged.difference_update(partitions)
         self._settle_merging()
 
+    def end_load(self, partition: int) -> None:
+        """Write what was loaded of a partition in bulk, of which no more follows.
+
+        Raises:
+            StateStoreError: it cannot be written.
+        """
+        self._write_unlogged([partition])
+
     def _settle_merging(self) -> None:
         """Set at how many tables RocksDB merges them: more while partitions are loaded in bulk."""
         wanted = _IN_BULK if self._unlogged else _USUALLY
-        if wanted == self._merged_at:
+        with self._settling:
+            if wanted != self._merged_at:
+                self._set_options({_MERGED_AT: wanted})
+                self._merged_at = wanted
+            self._settle_most_tables()
+
+    def _settle_most_tables(self) -> None:
+        """Set with how many tables writes are held up: as usual once there are few."""
+        if self._unlogged:
+            wanted = _MOST_TABLES
+        elif self._most_tables == _FEW_TABLES:
             return
+        else:
+            there = int(self._files.property_value(_TABLES) or 0)
+            wanted = _FEW_TABLES if there < _FEW_TABLES[0] else _MOST_TABLES
+        if wanted != self._most_tables:
+            slowed, stopped = wanted
+            self._set_options({_SLOWED_AT: str(slowed), _STOPPED_AT: str(stopped)})
+            self._most_tables = wanted
+
+    def _set_options(self, options: dict[str, str]) -> None:
         try:
-            self._files.set_options({_MERGED_AT: wanted})
+            self._files.set_options(options)
         except Exception as error:
             raise self._unusable("written", error) from error
-        self._merged_at = wanted
 
     def load(
         self,
@@ -1186,8 +1224,9 @@ def _options() -> Options:
     options.create_if_missing(True)
     options.set_write_buffer_size(_MEMTABLE_BYTES)
     options.set_max_background_jobs(2)
-    options.set_level_zero_slowdown_writes_trigger(_MOST_TABLES)
-    options.set_level_zero_stop_writes_trigger(_MOST_TABLES)
+    slowed, stopped = _MOST_TABLES
+    options.set_level_zero_slowdown_writes_trigger(slowed)
+    options.set_level_zero_stop_writes_trigger(stopped)
     options.set_compression_type(DBCompressionType.none())
     options.set_keep_log_file_num(2)
     blocks = BlockBasedOptions()

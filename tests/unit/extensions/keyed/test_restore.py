@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count
 from queue import Empty, SimpleQueue
 from threading import Event
 from typing import TYPE_CHECKING
@@ -326,6 +327,23 @@ def test_a_long_restore_is_written_in_bulk_and_a_short_one_is_logged(
         log.send(34, ROWS)
         eventually(lambda: ready == [0])
     assert rows_after_a_kill(tmp_path, "end") == ROWS
+
+
+def test_a_restore_that_is_left_in_the_middle_is_no_longer_in_bulk(
+    store: RocksStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was written is on the disk, so that nothing of the store stays put off for it."""
+    monkeypatch.setattr(restore, "_BULK", ROWS)
+    log, assignment = Log(), FakeAssignment(TopicPartition("in", 0))
+    with restoring(store, log) as (restorer, ready):
+        restorer.begin(assignment, 1)
+        log.send(0, 34)
+        eventually(lambda: len(list(store.rows(0))) == 34)
+        assert rows_after_a_kill(tmp_path, "middle") == 0
+        restorer.end(assignment)
+        tries = count()
+        eventually(lambda: rows_after_a_kill(tmp_path, f"left-{next(tries)}") == 34)
+    assert ready == []
 
 
 def rows_after_a_kill(folder: Path, name: str) -> int:

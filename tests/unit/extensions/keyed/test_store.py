@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
@@ -373,6 +374,51 @@ def test_tables_are_merged_once_nothing_is_loaded_in_bulk_any_more(tmp_path: Pat
     store.note({0: Position("topic", 2, 1.0)})
     eventually(lambda: tables() < 9)
     assert [key for key, _ in store.rows(9)] == sorted(b"%d" % at for at in range(100))
+    store.close()
+
+
+def most_tables(folder: Path) -> str:
+    """Return with how many tables RocksDB stops writes, as it notes its options."""
+    latest = max((folder / "db").glob("OPTIONS-*"), key=lambda file: int(file.name[8:]))
+    (found,) = re.findall(r"level0_stop_writes_trigger=(\d+)", latest.read_text())
+    return str(found)
+
+
+def test_writes_are_held_up_as_usual_but_while_partitions_are_loaded_in_bulk(
+    tmp_path: Path,
+) -> None:
+    """A load that is left in the middle ends that, too, with its rows on the disk."""
+    store = opened(tmp_path)
+    assert most_tables(tmp_path) == "1000", "a load may have been under way before the start"
+    put(store, 3, "a", row("1"))
+    store.flush()
+    assert most_tables(tmp_path) == "36"
+    load(store, 0, 1, in_bulk=True)
+    assert most_tables(tmp_path) == "1000"
+    store.end_load(1)
+    assert most_tables(tmp_path) == "1000"
+    store.end_load(0)
+    assert most_tables(tmp_path) == "36"
+    assert killed(store, tmp_path) == (1, 1)
+    store.close()
+
+
+def test_writes_are_not_held_up_after_a_load_before_its_tables_are_merged(tmp_path: Path) -> None:
+    """Commits wait for none of them; once there are few, writes are held up as usual."""
+    store = opened(tmp_path)
+    load(store, 0, 1, in_bulk=True)
+    for number in range(1, 25):
+        rows = LoadedRows([b"%d" % number], [b"1"], None)
+        store.load(number, [rows], None, in_bulk=True)
+        store.note({number: Position("topic", 1, 1.0)})
+    store.end_load(0)
+    assert most_tables(tmp_path) in {"1000", "36"}
+
+    def has_settled() -> bool:
+        store.flush()
+        return most_tables(tmp_path) == "36"
+
+    eventually(has_settled)
     store.close()
 
 
