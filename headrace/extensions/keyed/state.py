@@ -108,6 +108,15 @@ class CommittedRows:
         rows = self._store.peek_many([PartitionKey(self._partition, key) for key in keys])
         return [None if row is None else row.state for row in rows]
 
+    def find(self, key: bytes) -> KeyRow | None:
+        """Return the whole row of a key, None where there is none.
+
+        Raises:
+            StateStoreError: it cannot be read.
+        """
+        (row,) = self._store.peek_many([PartitionKey(self._partition, key)])
+        return row
+
     def scan(self, first: bytes) -> Iterator[tuple[bytes, KeyRow]]:
         """Return the rows from a key on as they are now, in the order of their keys.
 

@@ -31,6 +31,7 @@ from starlette.datastructures import Headers
 from headrace.config.models.admin import SHORTEST_TOKEN
 from headrace.core.errors import StartError
 from headrace.core.files import digest, write_whole
+from headrace.ops.admin.key_paths import is_text
 from headrace.ops.admin.models import ApiError, internal_error
 from headrace.ops.admin.page_files import FOLDER
 
@@ -413,6 +414,7 @@ class Guard:
 
     async def _admit(self, scope: Scope, receive: Receive) -> Receive:
         headers = Headers(scope=scope)
+        _check_path(scope)
         self._rules.check_host(headers)
         self._rules.check_origin(headers, scope["scheme"])
         proof = self._rules.identify(headers, scope.get("state", {}).get("subject"))
@@ -434,6 +436,24 @@ class Guard:
             path=scope["path"],
             address=client[0],
             error=error.problem.error,
+        )
+
+
+def _check_path(scope: Scope) -> None:
+    """Refuse what would be asked for under another name than the request has.
+
+    Raises:
+        ApiError: what is escaped in the path is no text.
+    """
+    path = scope.get("raw_path") or b""
+    if b"%" in path and not is_text(path):
+        raise ApiError(
+            HTTPStatus.BAD_REQUEST,
+            "invalid_path",
+            "what is escaped in the path is not UTF-8",
+            value=path.decode("ascii"),
+            next_step="name a key whose bytes are no text by their hexadecimal digits, and add "
+            "hex=true",
         )
 
 

@@ -18,6 +18,7 @@ from headrace.core.errors import ConfigError, HeadraceError, UnreachableError, U
 from headrace.health import UNWELL, ask
 from headrace.ops.admin.client import AdminClient, AnswerError, ClientOptions, find, process_url
 from headrace.ops.admin.document import restoring
+from headrace.ops.admin.key_paths import place_of_key
 from headrace.ops.admin.tables import show
 from headrace.ops.admin.top import Top
 from headrace.ops.console import (
@@ -194,9 +195,10 @@ def state_of_key(
 
     def command(client: AdminClient) -> int:
         name = _channel(client, channel, None, with_state=True)
-        query = _query(partition=partition, hex=is_hex or None)
+        place, named = (quote(key, safe=""), {}) if is_hex else place_of_key(key)
+        query = _query(partition=partition, hex=is_hex or bool(named) or None)
         try:
-            found = client.get(f"/api/v1/channels/{name}/state/{quote(key, safe='')}{query}")
+            found = client.get(f"/api/v1/channels/{name}/state/{place}{query}")
         except AnswerError as error:
             if error.problem.get("error") != "restoring":
                 raise

@@ -21,6 +21,7 @@ import structlog
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 
+from headrace.ops.admin.key_paths import is_text
 from headrace.ops.admin.models import ApiError
 from headrace.ops.admin.page_files import ALWAYS
 from headrace.ops.admin.stores import StoreQuestion
@@ -100,9 +101,9 @@ class KeyQuestions:
             return False
         topology, store, key, query = found.groups()
         question = _question_of(topology, store, query)
-        if question is None:
+        if question is None or (b"%" in key and not is_text(key)):
             return False
-        self._put(question, _key_of(key), answer)
+        self._put(question, unquote(key.decode()), answer)
         return True
 
     def _admit(self, head: bytes, subject: str | None) -> bool:
@@ -230,8 +231,3 @@ def _question_of(topology: bytes, store: bytes, query: bytes | None) -> StoreQue
     if said.get("stale") not in {None, "true", "false"}:
         return None
     return StoreQuestion(topology.decode(), store.decode(), said.get("from"), said.get("to"))
-
-
-def _key_of(text: bytes) -> str:
-    key = text.decode()
-    return unquote(key) if "%" in key else key

@@ -19,14 +19,17 @@ from headrace.ops.admin.state import (
     KeyedState,
     KeyParameter,
     KeysPage,
+    Led,
     Limit,
     OnePartition,
     Prefix,
+    StaleState,
     StateReads,
     Tasks,
 )
 from headrace.ops.admin.stores import (
     From,
+    KeyInDigits,
     KeyRows,
     OneTask,
     OneWindow,
@@ -146,10 +149,14 @@ class Reads:
         partition: OnePartition = None,
         *,
         is_hex: Hex = False,
+        stale: StaleState = False,
+        led: Led = 0,
     ) -> KeyedState:
         """Return one key of a channel with state, as committed."""
         channel = find_channel(self._controller, name)
-        return self._state.key(channel, key, is_hex=is_hex, partition=partition)
+        return self._state.key(
+            channel, key, is_hex=is_hex, partition=partition, stale=stale, led=led
+        )
 
     def states(
         self,
@@ -186,6 +193,7 @@ class Reads:
         partition: OneTask = None,
         *,
         stale: Stale = False,
+        led: Led = 0,
     ) -> Response:
         """Return rows of a store, a page at a time."""
         return self._stores.page(
@@ -197,6 +205,7 @@ class Reads:
             after=after,
             partition=partition,
             stale=stale,
+            led=led,
         )
 
     def key_rows(  # noqa: PLR0917 - one for each parameter of the query
@@ -208,11 +217,21 @@ class Reads:
         until: To = None,
         partition: OneTask = None,
         *,
+        is_hex: KeyInDigits = False,
         stale: Stale = False,
+        led: Led = 0,
     ) -> Response:
         """Return the row of a key, or its windows, as committed."""
         return self._stores.rows(
-            topology, store, key, since=since, until=until, partition=partition, stale=stale
+            topology,
+            store,
+            key,
+            since=since,
+            until=until,
+            partition=partition,
+            is_hex=is_hex,
+            stale=stale,
+            led=led,
         )
 
     async def tap(  # noqa: PLR0917 - one for each parameter of the query

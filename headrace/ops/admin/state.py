@@ -13,6 +13,7 @@ from fastapi import Path, Query
 from headrace.coordinators.group_nodes import read_nodes
 from headrace.core.records import TopicPartition
 from headrace.extensions.keyed.codecs import DECODERS, partition_of
+from headrace.extensions.keyed.errors import StateStoreError
 from headrace.extensions.keyed.section import StateProcessorConfig
 from headrace.ops.admin import models as d
 from headrace.ops.admin.document import (
@@ -24,6 +25,7 @@ from headrace.ops.admin.document import (
     restoring,
     sendable,
 )
+from headrace.ops.admin.key_paths import place_of_key
 from headrace.ops.admin.models import ApiError
 
 if TYPE_CHECKING:
@@ -43,6 +45,10 @@ if TYPE_CHECKING:
 
 #: Keys of one page, at most.
 MOST_KEYS = 1000
+
+#: Members that may lead to each other for one question. While a partition moves, each may believe
+#: that another one has it.
+MOST_LED = 3
 
 
 class TimerStatus(Document):
@@ -82,7 +88,10 @@ class KeyedState(Document):
     offsets: dict[str, Offset]
     """The same for each topic."""
     restored: bool
-    """True if all of the partition's state is there. What is not restored is not shown."""
+    """True if all of the partition's state is there, false of a copy. What is not restored is not
+    shown."""
+    standby: d.StandbyStatus | None
+    """The copy that the state is of, and how far it is behind; null: it is the owner's."""
 
 
 class RestoringPartition(Document):
@@ -163,6 +172,18 @@ Hex = Annotated[
         description="Keys are given in hexadecimal digits; always so with keys: bytes.",
     ),
 ]
+Led = Annotated[
+    int, Query(ge=0, le=100, description="The number of members that have led to this one.")
+]
+StaleState = Annotated[
+    bool,
+    Query(
+        alias="stale",
+        description="A copy of the partition may answer where its owner is not here: standby has "
+        "how far it is behind. A member without one leads to the owner, or to a copy where there "
+        "is none.",
+    ),
+]
 Prefix = Annotated[str, Query(description="Only keys with this prefix.")]
 Limit = Annotated[int, Query(ge=1, le=MOST_KEYS, description="Keys of the page at most.")]
 After = Annotated[
@@ -185,6 +206,8 @@ class StateReads:
         *,
         is_hex: bool,
         partition: int | None,
+        stale: bool,
+        led: int,
     ) -> KeyedState:
         """Return a key.
 
@@ -215,7 +238,16 @@ class StateReads:
                 if each.restoring is not None or number in ready
             }
             number = partition if partition is not None else _expected_in(channel, name)
-            raise self._not_found_error(channel, key, number, held, is_hex=is_hex)
+            if stale and number is not None and number not in held:
+                copied = _find_copied(reader, name, number)
+                if copied is not None:
+                    row, progress = copied
+                    if row is None:
+                        raise _absent(channel, key, number, of_copy=True)
+                    return _described(name, number, row, config, progress)
+            said = {"hex": is_hex, "stale": stale}
+            query = dict.fromkeys((each for each, is_said in said.items() if is_said), "true")
+            raise self._not_found_error(channel, key, number, held, {**query, "led": str(led)})
         return described_key(found[0], config)
 
     def page(
@@ -261,8 +293,7 @@ class StateReads:
         key: str,
         number: int | None,
         held: Mapping[int, StatePartition],
-        *,
-        is_hex: bool,
+        query: Mapping[str, str],
     ) -> ApiError:
         """Return why there is nothing to show of a key here; ``number`` is where it has to be."""
         if number is None:
@@ -270,27 +301,28 @@ class StateReads:
             waiting = [each for each in held.values() if each.restoring is not None]
             return restoring_error(channel, waiting[0]) if waiting else _absent(channel, key, None)
         if number not in held:
-            return self._elsewhere(channel, key, number, is_hex=is_hex)
+            return self._elsewhere(channel, key, number, query)
         if held[number].restoring is not None:
             return restoring_error(channel, held[number])
         return _absent(channel, key, number)
 
     def _elsewhere(
-        self, channel: InboundKafkaChannel, key: str, number: int, *, is_hex: bool
+        self, channel: InboundKafkaChannel, key: str, number: int, said: Mapping[str, str]
     ) -> ApiError:
         if number >= channel.topics.get(channel.config.topics[0], number + 1):
             return _absent(channel, key, number)
-        path = f"/api/v1/channels/{quote(channel.name, safe='')}/state/{quote(key, safe='')}"
-        query = {"hex": "true"} if is_hex else {}
-        return held_elsewhere(
-            self._controller, channel, number, Asked(f"key {key}", key, path, query)
-        )
+        place, named = place_of_key(key)
+        path = f"/api/v1/channels/{quote(channel.name, safe='')}/state/{place}"
+        query = {**said, **named}
+        led = int(query.pop("led"))
+        what = Asked(f"key {key}", key, path, query, stale="stale" in query, led=led)
+        return held_elsewhere(self._controller, channel, number, what)
 
 
 class Asked(NamedTuple):
     """A question to a partition: in words, the value that names it, and the request.
 
-    ``stale``: a copy may answer it, too.
+    ``stale``: a copy may answer it, too. ``led`` members have led to this one.
     """
 
     what: str
@@ -298,6 +330,7 @@ class Asked(NamedTuple):
     path: str
     query: Mapping[str, str]
     stale: bool = False
+    led: int = 0
 
 
 def held_elsewhere(
@@ -309,6 +342,17 @@ def held_elsewhere(
         HeadraceError: ZooKeeper did not answer.
     """
     partition = TopicPartition(channel.config.topics[0], number)
+    if asked.led >= MOST_LED:
+        raise ApiError(
+            HTTPStatus.SERVICE_UNAVAILABLE,
+            "not_owned",
+            f"{asked.led} members led to each other for {asked.what} in {partition}, and none of "
+            "them has it now",
+            value=asked.value,
+            next_step="ask again in some seconds, when they know who has it; headrace status shows "
+            "who owns what",
+            headers={"Retry-After": "1"},
+        )
     nodes = read_nodes(controller.session, channel.config.group, [partition.topic])
     owner, own = nodes.owner_names.get(partition), controller.config.instance_id
     if not owner or owner == own:
@@ -341,7 +385,7 @@ def held_elsewhere(
 
 
 def _led_to(url: str, said: str, number: int, asked: Asked) -> ApiError:
-    query = urlencode({"partition": number, **asked.query})
+    query = urlencode({"partition": number, **asked.query, "led": asked.led + 1})
     return ApiError(
         HTTPStatus.TEMPORARY_REDIRECT,
         "held_elsewhere",
@@ -401,6 +445,15 @@ def _bytes_of(key: str, config: StateProcessorConfig, *, is_hex: bool) -> bytes:
     """
     if not is_hex and config.shows_keys_as_text:
         return key.encode("utf-8", "surrogateescape")
+    return bytes_of_digits(key)
+
+
+def bytes_of_digits(key: str) -> bytes:
+    """Return the bytes of a key that a request names by their digits.
+
+    Raises:
+        ApiError: they are none.
+    """
     try:
         return bytes.fromhex(key)
     except ValueError as error:
@@ -449,7 +502,24 @@ def _expected_in(channel: InboundKafkaChannel, key: bytes) -> int | None:
     return partition_of(key, count) if count else None
 
 
-def _absent(channel: InboundKafkaChannel, key: str, number: int | None) -> ApiError:
+def _find_copied(
+    reader: StateReader, key: bytes, number: int
+) -> tuple[KeyRow | None, StandbyProgress] | None:
+    """Return the row of a key in the copy of a partition; None: there is no copy to rely on."""
+    copies = reader.copies
+    if copies is None or number not in copies.readable():
+        return None
+    try:
+        with copies.reading(number) as rows:
+            return rows.find(key), cast("StandbyProgress", rows.progress)
+    except StateStoreError:
+        # it was put off since then: another member may have the row
+        return None
+
+
+def _absent(
+    channel: InboundKafkaChannel, key: str, number: int | None, *, of_copy: bool = False
+) -> ApiError:
     if _processor_of(channel).row_keys == "store":
         return ApiError(
             HTTPStatus.NOT_FOUND,
@@ -462,6 +532,7 @@ def _absent(channel: InboundKafkaChannel, key: str, number: int | None) -> ApiEr
             "is. Other members have other partitions",
         )
     place = "" if number is None else f"; it would be in partition {number}"
+    place += ", of which a copy is here" if of_copy else ""
     return ApiError(
         HTTPStatus.NOT_FOUND,
         "unknown_key",
@@ -533,23 +604,41 @@ def _offset_of(progress: Progress) -> int | None:
 
 def described_key(found: FoundKey, config: StateProcessorConfig) -> KeyedState:
     """Return a key as the API has it."""
-    key, is_hex = shown_key(found.key, config)
-    state, problem = shown_state(found.row, config)
+    state = _described(found.key, found.partition, found.row, config)
+    placed = {
+        "stream_time": time_of(found.progress.time),
+        "offset": _offset_of(found.progress),
+        "offsets": dict(found.offsets),
+    }
+    return state.model_copy(update=placed)
+
+
+def _described(
+    name: bytes,
+    partition: int,
+    row: KeyRow,
+    config: StateProcessorConfig,
+    copied: StandbyProgress | None = None,
+) -> KeyedState:
+    """Return a key without what it is of, but for how far the copy of its partition is."""
+    key, is_hex = shown_key(name, config)
+    state, problem = shown_state(row, config)
     return KeyedState(
         key=key,
         hex=is_hex,
-        partition=found.partition,
+        partition=partition,
         state=state,
         timers=[
             TimerStatus(name=name, due=time_of(timer.due), clock=timer.clock.value)
-            for name, timer in sorted(found.row.timers.items())
+            for name, timer in sorted(row.timers.items())
         ],
-        quarantined=found.row.quarantined,
+        quarantined=row.quarantined,
         problem=problem,
-        stream_time=time_of(found.progress.time),
-        offset=_offset_of(found.progress),
-        offsets=dict(found.offsets),
-        restored=True,
+        stream_time=None,
+        offset=None,
+        offsets={},
+        restored=copied is None,
+        standby=None if copied is None else standby_status(partition, copied),
     )
 
 

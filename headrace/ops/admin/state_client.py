@@ -18,6 +18,7 @@ from headrace.core.clock import Deadline
 from headrace.core.errors import ConfigError, HeadraceError, UnreachableError
 from headrace.extensions.keyed.codecs import partition_of
 from headrace.extensions.streams.errors import QuestionError
+from headrace.ops.admin.key_paths import place_of_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -159,9 +160,12 @@ class StateClient:
         """
         return StoreOfTopology(self._asker, topology, store, stale=stale)
 
-    def channel(self, name: str) -> StateOfChannel:
-        """Return the state of a keyed channel, to be asked; sends nothing yet."""
-        return StateOfChannel(self._asker, name)
+    def channel(self, name: str, *, stale: bool = False) -> StateOfChannel:
+        """Return the state of a keyed channel, to be asked; sends nothing yet.
+
+        ``stale`` is as of :meth:`store`.
+        """
+        return StateOfChannel(self._asker, name, stale=stale)
 
 
 class StoreOfTopology:
@@ -222,8 +226,8 @@ class StoreOfTopology:
             partition += 1
 
     def _rows_of(self, key: Key, query: Mapping[str, Any]) -> list[StateRow]:
-        place = f"/{_quoted(_text_of(key))}"
-        said = {**query, **self._said}
+        place, named = _place_of(key)
+        said = {**query, **self._said, **named}
         found = self._asker.ask(_Question(self._path, place, said, key=_bytes_of(key)))
         return [_row_of(each, found["position"]) for each in found["rows"]]
 
@@ -231,14 +235,15 @@ class StoreOfTopology:
 class StateOfChannel:
     """The state of a keyed channel. Each call blocks, and raises what :class:`StateClient` says."""
 
-    def __init__(self, asker: _Asker, name: str) -> None:
+    def __init__(self, asker: _Asker, name: str, *, stale: bool) -> None:
         self._asker = asker
+        self._said = {"stale": "true"} if stale else {}
         self._path = f"/api/v1/channels/{_quoted(name)}/state"
 
     def get(self, key: Key) -> StateRow | None:
         """Return the state of a key, None where it has none."""
-        query = {"hex": "true"} if isinstance(key, bytes) else {}
-        question = _Question(self._path, f"/{_quoted(_text_of(key))}", query)
+        place, named = _place_of(key)
+        question = _Question(self._path, place, {**self._said, **named})
         try:
             found = self._asker.ask(question)
         except QuestionError as error:
@@ -252,6 +257,8 @@ class StateOfChannel:
             offsets=found["offsets"],
             timers={each["name"]: _moment(each["due"]) for each in found["timers"]},
             problem=found["problem"] or found["quarantined"],
+            # members of an earlier version answer for themselves alone
+            standby=_copy_of(found.get("standby")),
         )
 
 
@@ -439,8 +446,12 @@ def _row_of(found: Mapping[str, Any], position: Mapping[str, Any]) -> StateRow:
         time=None if found["time"] is None else _moment(found["time"]),
         timers={each["name"]: _moment(each["due"]) for each in found["timers"]},
         problem=found["problem"],
-        standby=None if standby is None else StandbyCopy(standby["position"], standby["lag"]),
+        standby=_copy_of(standby),
     )
+
+
+def _copy_of(standby: Mapping[str, Any] | None) -> StandbyCopy | None:
+    return None if standby is None else StandbyCopy(standby["position"], standby["lag"])
 
 
 def _moment(text: str) -> datetime:
@@ -456,6 +467,15 @@ def _milliseconds(moment: Moment) -> int:
 
 def _quoted(text: str) -> str:
     return quote(text, safe="")
+
+
+def _place_of(key: Key) -> tuple[str, Mapping[str, str]]:
+    """Return what stands in the path for a key, and what the query says of that."""
+    text = _text_of(key)
+    if isinstance(key, bytes):
+        return f"/{text}", {"hex": "true"}
+    place, named = place_of_key(text)
+    return f"/{place}", named
 
 
 def _text_of(key: Key) -> str:

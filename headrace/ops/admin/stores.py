@@ -23,11 +23,13 @@ from headrace.extensions.streams.errors import QuestionError
 from headrace.extensions.streams.questions import KeyQuestion, PageQuestion
 from headrace.extensions.streams.section import StreamsProcessorConfig
 from headrace.ops.admin.document import Document, Number, Offset, SendableText
+from headrace.ops.admin.key_paths import place_of_key
 from headrace.ops.admin.models import ApiError, StandbyStatus, unknown
 from headrace.ops.admin.state import (
     MOST_KEYS,
     Asked,
     RestoringPartition,
+    bytes_of_digits,
     held_elsewhere,
     read_cursor,
     reader_of,
@@ -219,6 +221,14 @@ Stale = Annotated[
         "where there is none."
     ),
 ]
+KeyInDigits = Annotated[
+    bool,
+    Query(
+        alias="hex",
+        description="The key is given by the hexadecimal digits of its bytes: of one that is no "
+        "text, and of . and .., which clients take for folders.",
+    ),
+]
 RowLimit = Annotated[int, Query(ge=1, le=MOST_KEYS, description="Rows of the page at most.")]
 
 
@@ -298,12 +308,14 @@ class StoreReads:
         since: str | None,
         until: str | None,
         partition: int | None,
+        is_hex: bool,
         stale: bool,
+        led: int,
     ) -> Response:
         """Return the rows of a key."""
         asked = self._asked(topology, store)
         bounds = _bounds(asked, {"from": since, "to": until})
-        name = _key_of(asked, key)
+        name = bytes_of_digits(key) if is_hex else _key_of(asked, key)
         question = KeyQuestion((name,), *bounds)
         expected = _expected_in(asked, name, partition)
         # one look for both: what is restored in between was not looked into
@@ -315,6 +327,7 @@ class StoreReads:
                 answered = _find_copied(asked, question, expected)
         if answered is None:
             said = {"from": since, "to": until, "stale": "true" if stale else None}
+            said["hex"], said["led"] = "true" if is_hex else None, str(led)
             raise self._not_found_error(asked, key, expected, held, said)
         number, found = answered
         rows = [_row(asked, number, each) for each in found.rows]
@@ -402,8 +415,11 @@ class StoreReads:
         """Return why there is nothing to show of a key here."""
         is_copied = said["stale"] is not None and number in asked.copied
         if number not in held and not is_copied and number < asked.partitions:
-            path = f"{asked.path}/{quote(key, safe='')}"
-            what = Asked(f"key {key}", key, path, _given(said), stale=said["stale"] is not None)
+            place, named = place_of_key(key)
+            query = {**_given(said), **named}
+            path, led = f"{asked.path}/{place}", int(query.pop("led"))
+            stale = said["stale"] is not None
+            what = Asked(f"key {key}", key, path, query, stale=stale, led=led)
             return held_elsewhere(self._controller, asked.channel, number, what)
         if number in held and held[number].restoring is not None:
             return restoring_error(asked.channel, held[number])
@@ -429,6 +445,7 @@ class StoreReads:
         after: str | None,
         partition: int | None,
         stale: bool,
+        led: int,
     ) -> Response:
         """Return a page of rows."""
         asked = self._asked(topology, store)
@@ -441,7 +458,7 @@ class StoreReads:
         rows: list[str] = []
         positions: list[StorePosition] = []
         following: str | None = None
-        sources = self._sources_of_page(asked, held, partition, said)
+        sources = self._sources_of_page(asked, held, partition, said, led)
         for number in sorted(sources):
             if number < start:
                 continue
@@ -485,6 +502,7 @@ class StoreReads:
         held: Sequence[StatePartition],
         partition: int | None,
         said: Mapping[str, str | None],
+        led: int,
     ) -> dict[int, RowsReader]:
         """Return what reads the partitions of a page: those here, or the one that is named."""
         stale, copies = said["stale"] is not None, asked.state.copies
@@ -512,7 +530,7 @@ class StoreReads:
                 next_step=f"it has {asked.partitions}, which are numbered from 0 on",
             )
         name = f"that page of {asked.store.name}"
-        what = Asked(name, str(partition), asked.path, _given(said), stale=stale)
+        what = Asked(name, str(partition), asked.path, _given(said), stale=stale, led=led)
         raise held_elsewhere(self._controller, asked.channel, partition, what)
 
     def _plan(self, topology: str) -> Plan:

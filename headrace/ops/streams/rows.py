@@ -11,6 +11,7 @@ import typer
 from headrace.ops.admin.client import AnswerError
 from headrace.ops.admin.commands import EXIT_NOT_YET
 from headrace.ops.admin.document import restoring
+from headrace.ops.admin.key_paths import place_of_key
 from headrace.ops.console import Column, figures, stdout_console, table_of
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ def rows_of_key(
     """Return what shows the row of a key, or its windows; ``wanted`` is the request's query."""
 
     def command(client: AdminClient) -> int:
-        path = f"{_path(topology, store)}/{quote(key, safe='')}{_query(wanted)}"
+        place, named = place_of_key(key)
+        path = f"{_path(topology, store)}/{place}{_query({**wanted, **named})}"
         try:
             found = client.get(path)
         except AnswerError as error:

@@ -56,8 +56,11 @@ export function lookup(topology, ask) {
     const query = new URLSearchParams();
     if (hasWindows()) for (const [name, { value }] of [["from", since], ["to", until]]) if (value.trim()) query.set(name, value.trim());
     if (stale.checked) query.set("stale", "true");
+    // browsers take these for folders, escaped as well
+    const dots = { ".": "2e", "..": "2e2e" }[key.value];
+    if (dots) query.set("hex", "true");
     const said = query.size ? `?${query}` : "";
-    const path = [topology, "stores", store.value, key.value].map(encodeURIComponent).join("/");
+    const path = [topology, "stores", store.value, dots ?? key.value].map(encodeURIComponent).join("/");
     const number = (asked += 1);
     const found = await ask(`/api/v1/topologies/${path}${said}`);
     // a later question has another answer

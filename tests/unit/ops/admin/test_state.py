@@ -187,6 +187,7 @@ def test_a_key_has_its_committed_state_timers_and_offset(bare: Scene, kept: Kept
         "offset": 1,
         "offsets": {"events": 1},
         "restored": True,
+        "standby": None,
     }
 
 
@@ -628,7 +629,7 @@ def test_a_key_of_another_member_leads_there(bare: Scene, kept: Kept, admin: str
             name, message = problem(answer, 421)
         else:
             name, message = problem(answer, 307)
-            place = f"{admin}{STATE}/{key}?partition={1 - number}"
+            place = f"{admin}{STATE}/{key}?partition={1 - number}&led=1"
             assert answer.headers["location"] == place
     assert name == "held_elsewhere"
     assert f"key {key} is in events-{1 - number}, which member other has" in message
@@ -753,3 +754,40 @@ def test_the_table_of_partitions_says_how_far_one_is(
         assert status(None, as_json=False, watch=None)(asked(bare)) == 0
     lines = [line for line in printed(capsys)[0] if "events-" in line]
     assert ["restoring 34 %, 12 s left" in line for line in lines] == [False, True]
+
+
+def test_a_copy_answers_for_a_key_where_that_is_said(bare: Scene, kept: Kept) -> None:
+    """With its lag, and of no offsets; without stale, and for other partitions, it does not."""
+    kept.commit(1, {SECOND.encode(): KeyRow.of(b"7", {})})
+    kept.held = {0}
+    kept.copies.places[1] = StandbyProgress(80, 12)
+    with with_state(bare, kept):
+        found = bare.get(f"{STATE}/{SECOND}?stale=true").json()
+        assert (found["key"], found["state"], found["partition"]) == (SECOND, 7, 1)
+        assert found["standby"] == {"partition": 1, "position": 80, "lag": 12, "problem": None}
+        assert (found["offset"], found["offsets"], found["restored"]) == (None, {}, False)
+        assert problem(bare.get(f"{STATE}/{SECOND}"), 503)[0] == "not_owned"
+        absent = next(each for each in "efghij" if partition_of(each.encode(), 2) == 1)
+        _, message = problem(bare.get(f"{STATE}/{absent}?stale=true"), 404)
+        assert message.endswith("it would be in partition 1, of which a copy is here")
+        kept.copies.places.clear()
+        assert problem(bare.get(f"{STATE}/{SECOND}?stale=true"), 503)[0] == "not_owned"
+
+
+def test_members_that_lead_to_each_other_end_with_an_error(bare: Scene, kept: Kept) -> None:
+    """After three of them a member says that nobody has the key now, in place of a fourth."""
+    other = in_memory_channel(
+        Recorder(), bare.controller.broker, zookeeper=bare.controller.zookeeper, member="other"
+    )
+    with with_state(bare, kept) as channel, running(other):
+        eventually(lambda: len(other.partitions()) == 1 == len(channel.partitions()))
+        (number,) = (each.partition for each in channel.partitions())
+        kept.held = {number}
+        _publish(bare, "https://other.example:9465")
+        path = f"{STATE}/{SECOND if number == 0 else FIRST}"
+        answer = bare.get(f"{path}?led=2")
+        assert problem(answer, 307)[0] == "held_elsewhere"
+        assert answer.headers["location"].endswith("led=3")
+        name, message = problem(bare.get(f"{path}?led=3"), 503)
+        assert name == "not_owned"
+        assert message.startswith("3 members led to each other for key ")

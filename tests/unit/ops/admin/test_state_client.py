@@ -22,6 +22,7 @@ from tests.unit.ops.admin.test_stores import begin_of, row, shown
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headrace.ops.admin.state_client import Key
     from tests.unit.ops.admin.scene import Scene
     from tests.unit.ops.admin.test_state import Kept
 
@@ -302,3 +303,38 @@ def test_a_client_without_a_member_or_with_a_wrong_address_is_refused() -> None:
         client.store("shop", "totals").get("a")
     with pytest.raises(ConfigError, match="cannot be used"):
         StateClient([ONE], ca_file="/nowhere/ca.pem")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("key", "target"),
+    [
+        (".", "2e?hex=true"),
+        ("..", "2e2e?hex=true"),
+        ("a\nb", "610a62?hex=true"),
+        (b"\xff", "ff?hex=true"),
+        ("", ""),
+        ("/", "%2F"),
+        ("a/../b", "a%2F..%2Fb"),
+        ("%2F", "%252F"),
+        ("?#&", "%3F%23%26"),
+        ("\u00e9", "%C3%A9"),
+        (("a", 1), "%5B%22a%22%2C1%5D"),
+    ],
+)
+def test_any_key_is_asked_for_as_it_is(key: Key, target: str) -> None:
+    """Also one that an address has another meaning for, of stores and of channels."""
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.raw_path.decode())
+        problem = {"error": "unknown_key", "message": "none", "value": "", "next_step": "none"}
+        return httpx.Response(404, json=problem)
+
+    transport = httpx.MockTransport(answer)
+    with StateClient(["http://localhost:9465"], transport=transport) as client:
+        assert client.store("shop", "totals").get(key) is None
+        assert client.channel("orders").get(key) is None
+    assert asked == [
+        f"/api/v1/topologies/shop/stores/totals/{target}",
+        f"/api/v1/channels/orders/state/{target}",
+    ]

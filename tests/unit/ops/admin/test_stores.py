@@ -375,12 +375,12 @@ def test_rows_of_another_member_lead_there_with_the_question(
         name = SECOND if here == 0 else FIRST
         _publish(bare, admin)
         paths = {
-            f"{STORES}/totals/{name}": f"{STORES}/totals/{name}?partition={1 - here}",
+            f"{STORES}/totals/{name}": f"{STORES}/totals/{name}?partition={1 - here}&led=1",
             f"{STORES}/minutes/{name}?from=1&to=9": (
-                f"{STORES}/minutes/{name}?partition={1 - here}&from=1&to=9"
+                f"{STORES}/minutes/{name}?partition={1 - here}&from=1&to=9&led=1"
             ),
             f"{STORES}/totals?partition={1 - here}&prefix=x&limit=7": (
-                f"{STORES}/totals?partition={1 - here}&prefix=x&limit=7"
+                f"{STORES}/totals?partition={1 - here}&prefix=x&limit=7&led=1"
             ),
         }
         for path, place in paths.items():
@@ -483,8 +483,46 @@ def test_a_question_without_an_owner_leads_to_a_copy_if_it_says_stale(
             assert problem(bare.get(path), 503)[0] == "not_owned"
             if status == 307:
                 assert f"events-{here}, of which member other has a copy" in message
-                place = f"{admin}{path}?partition={here}&stale=true"
+                place = f"{admin}{path}?partition={here}&stale=true&led=1"
                 assert bare.get(f"{path}?stale=true").headers["location"] == place
+
+
+#: Keys that paths have another meaning for, or none.
+STRANGE_KEYS = [
+    b".",
+    b"..",
+    b"/",
+    b"a/../b",
+    b"%2F",
+    b"",
+    b"a\nb",
+    b"?#&",
+    b"\xff",
+    "\u00e9".encode(),
+]
+
+
+@pytest.mark.usefixtures("shown")
+@pytest.mark.parametrize("key", STRANGE_KEYS)
+def test_a_key_that_is_no_name_in_a_path_is_found_by_its_digits(
+    bare: Scene, kept: Kept, key: bytes
+) -> None:
+    """The answer has the key as it is, or its digits where it is no text."""
+    number = partition_of(key, 2)
+    kept.commit(number, {b"totals/" + key: row(1_000, 4)})
+    answer = bare.get(f"{STORES}/totals/{key.hex()}?hex=true")
+    assert answer.status_code == 200, answer.text
+    (found,) = answer.json()["rows"]
+    assert (bytes.fromhex(found["key"]) if found["hex"] else found["key"].encode()) == key
+
+
+@pytest.mark.usefixtures("shown")
+def test_what_is_no_text_in_a_path_is_refused_and_not_taken_for_another_key(bare: Scene) -> None:
+    """The answer names the way to ask for it."""
+    answer = bare.get(f"{STORES}/totals/%FF")
+    assert problem(answer, 400)[0] == "invalid_path"
+    assert "hex=true" in answer.json()["next_step"]
+    assert problem(bare.get(f"{STORES}/totals/xy?hex=true"), 422)[0] == "invalid_key"
 
 
 @pytest.mark.usefixtures("shown")
