@@ -65,7 +65,7 @@ _READ_ON = 0.2
 
 #: Seconds that a thread computes at a time while questions are read. Python's own 5 ms are waited
 #: for several times before a question is answered.
-_SHORT_TURN = 0.0005
+_SHORT_INTERVAL = 0.0005
 
 #: Where an answer goes: its body, or None where the endpoint is to answer.
 _Answer: TypeAlias = "Callable[[bytes | None], None]"
@@ -146,7 +146,7 @@ class KeyQuestions:
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         """Read those that wait, and then those that came meanwhile, until none comes."""
-        with _SHORT_TURNS:
+        with _SHORT_INTERVALS:
             self._read_on(question, waiting, loop)
 
     def _read_on(
@@ -194,7 +194,7 @@ def _deliver(taken: Sequence[tuple[str, _Answer]], bodies: Sequence[bytes | None
         answer(body)
 
 
-class _ShortTurns:
+class _ShortIntervals:
     """Has threads give way to each other sooner while it is entered, by any thread."""
 
     def __init__(self) -> None:
@@ -206,7 +206,7 @@ class _ShortTurns:
         with self._lock:
             if not self._entered:
                 self._usual = sys.getswitchinterval()
-                sys.setswitchinterval(min(_SHORT_TURN, self._usual))
+                sys.setswitchinterval(min(_SHORT_INTERVAL, self._usual))
             self._entered += 1
 
     def __exit__(self, *_: object) -> None:
@@ -216,8 +216,8 @@ class _ShortTurns:
                 sys.setswitchinterval(self._usual)
 
 
-#: One for the process, as the turns are.
-_SHORT_TURNS = _ShortTurns()
+#: One for the process, which has one interval.
+_SHORT_INTERVALS = _ShortIntervals()
 
 
 def _question_of(topology: bytes, store: bytes, query: bytes | None) -> StoreQuestion | None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 TOKEN = "a-token-of-a-test-that-is-long-enough"
 
 #: Seconds, unless a program says otherwise.
-USUAL_TURN = 0.005
+USUAL_INTERVAL = 0.005
 
 STORE = "/api/v1/topologies/shop/stores/totals"
 
@@ -205,7 +205,7 @@ def test_the_endpoint_answers_where_there_is_no_plain_answer_or_a_read_fails() -
 def test_threads_have_short_turns_while_questions_are_read() -> None:
     """Some moments after the last one they are as long as before."""
     # a thread of the test before may still wait for more
-    eventually(lambda: sys.getswitchinterval() == USUAL_TURN)
+    eventually(lambda: sys.getswitchinterval() == USUAL_INTERVAL)
     asked = Asked(waits=True)
 
     async def ask_all() -> list[str]:
@@ -214,7 +214,7 @@ def test_threads_have_short_turns_while_questions_are_read() -> None:
         during = sys.getswitchinterval()
         asked.reads.go_on.set()
         await first
-        return [str(during < USUAL_TURN)]
+        return [str(during < USUAL_INTERVAL)]
 
     assert run(ask_all) == ["True"]
-    eventually(lambda: sys.getswitchinterval() == USUAL_TURN)
+    eventually(lambda: sys.getswitchinterval() == USUAL_INTERVAL)
