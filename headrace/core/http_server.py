@@ -76,7 +76,7 @@ class PlainRequests(Protocol):
     def take(
         self, request: bytes, subject: str | None, answer: Callable[[bytes | None], None]
     ) -> bool:
-        """Begin to answer a request, which is a whole head and nothing else.
+        """Start answering a request, which is a whole head and nothing else.
 
         ``subject`` is that of the client's certificate. False: the application answers. Else
         ``answer`` is called on this thread, soon and once, with a body, or with None where the

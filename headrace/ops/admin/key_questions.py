@@ -92,7 +92,7 @@ class KeyQuestions:
         self._reading: set[asyncio.Task[None]] = set()
 
     def take(self, request: bytes, subject: str | None, answer: _Answer) -> bool:
-        """Take a request to be answered, unless it is no plain question."""
+        """Start answering a request, unless it is no plain question."""
         found = _REQUEST.match(request)
         if found is None:
             return False
