@@ -12,7 +12,7 @@ import asyncio
 import re
 import sys
 from contextlib import suppress
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 from threading import Lock
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import parse_qsl, unquote
@@ -88,7 +88,7 @@ class KeyQuestions:
         self._rules = rules
         self._heads: set[tuple[bytes, str | None]] = set()
         self._lock = Lock()
-        self._waiting: dict[StoreQuestion, SimpleQueue[tuple[str, _Answer]]] = {}
+        self._waiting: dict[StoreQuestion, Queue[tuple[str, _Answer]]] = {}
         self._reading: set[asyncio.Task[None]] = set()
 
     def take(self, request: bytes, subject: str | None, answer: _Answer) -> bool:
@@ -132,7 +132,7 @@ class KeyQuestions:
             if waiting is not None:
                 waiting.put((key, answer))
                 return
-            waiting = self._waiting[question] = SimpleQueue()
+            waiting = self._waiting[question] = Queue()
             waiting.put((key, answer))
         loop = asyncio.get_running_loop()
         task = loop.create_task(run_in_threadpool(self._read, question, waiting, loop))
@@ -142,7 +142,7 @@ class KeyQuestions:
     def _read(
         self,
         question: StoreQuestion,
-        waiting: SimpleQueue[tuple[str, _Answer]],
+        waiting: Queue[tuple[str, _Answer]],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         """Read those that wait, and then those that came meanwhile, until none comes."""
@@ -152,7 +152,7 @@ class KeyQuestions:
     def _read_on(
         self,
         question: StoreQuestion,
-        waiting: SimpleQueue[tuple[str, _Answer]],
+        waiting: Queue[tuple[str, _Answer]],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         patience = 0.0

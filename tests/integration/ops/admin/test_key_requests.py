@@ -145,7 +145,7 @@ def test_whole_requests_in_one_piece_each_are_answered_in_their_order(served: Se
 
 
 def held_reads(monkeypatch: pytest.MonkeyPatch) -> tuple[Event, Event]:
-    """Have reads of keys say that they began, and wait."""
+    """Stop reads of keys: return an event of their begin, and one that lets them go on."""
     asked, gate = Event(), Event()
     read: Callable[..., list[str | None]] = StoreReads.rows_of_keys
 

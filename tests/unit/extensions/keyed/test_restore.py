@@ -332,7 +332,7 @@ def test_a_long_restore_is_written_in_bulk_and_a_short_one_is_logged(
 def test_a_restore_that_is_left_in_the_middle_is_no_longer_in_bulk(
     store: RocksStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was written is on the disk, so that nothing of the store stays put off for it."""
+    """The rows so far are on the disk, so that nothing of the store stays put off for them."""
     monkeypatch.setattr(restore, "_BULK", ROWS)
     log, assignment = Log(), FakeAssignment(TopicPartition("in", 0))
     with restoring(store, log) as (restorer, ready):

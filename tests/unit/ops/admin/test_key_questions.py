@@ -133,7 +133,7 @@ def test_stores_and_bounds_are_read_apart() -> None:
     [("a%20b", "a b"), ("a/b", "a/b"), ("a%2Fb", "a/b"), ("%C3%A9", "é"), ("%2E%2E", "..")],
 )
 def test_a_key_is_read_as_it_is_written_in_the_path(path: str, key: str) -> None:
-    """What is escaped in it is part of the key."""
+    """Escaped characters in it are part of the key."""
     asked = Asked()
 
     async def ask_all() -> list[str]:
