@@ -31,8 +31,11 @@ GROUPS = {
     # what the images have, with Spark and without
     "image": [
         "pyproject.toml",
-        *(f"--extra={name}" for name in ("delta", "keyed", "mysql", "sketches", "spark")),
-        *(f"--extra={name}" for name in ("sql", "tracing")),
+        *(
+            f"--extra={name}"
+            for name in ("delta", "keyed", "mysql", "sketches", "spark")
+        ),
+        *(f"--extra={name}" for name in ("protobuf", "sql", "tracing")),
     ],
     "slim": ["pyproject.toml", "--extra", "keyed"],
 }

@@ -36,13 +36,20 @@ def preflight(config: Config) -> Iterator[ConfigProblem]:
 
 
 def _schema_file(processor: ProcessorConfig) -> Iterator[ConfigProblem]:
-    """Yield why a file is no schema to read Avro by."""
+    """Yield why a file is no schema to read by."""
     chosen = processor.reader_schema if isinstance(processor, MicroBatchConfig) else None
-    if chosen is None or chosen.file is None:
+    if not isinstance(processor, MicroBatchConfig) or chosen is None or chosen.file is None:
         return
-    from headrace.formats.avro.reader import file_fault  # noqa: PLC0415 - few channels have Avro
+    if processor.decode == "avro":
+        from headrace.formats.avro import reader as avro  # noqa: PLC0415 - few channels have Avro
 
-    fault = file_fault(chosen.file)
+        fault = avro.file_fault(chosen.file)
+    elif Extra.PROTOBUF.installed:
+        from headrace.formats.protobuf import reader as protobuf  # noqa: PLC0415
+
+        fault = protobuf.file_fault(chosen.file, chosen.message)
+    else:
+        return
     if fault is not None:
         yield ("reader_schema", "file"), fault
 

@@ -58,6 +58,10 @@ class CustomDecoder:
         self._token = uuid.uuid4().hex
         self._factory: Callable[..., Any] | None = None
 
+    def with_options(self, **more: Any) -> CustomDecoder:
+        """Return a decoder of the same factory with more options, not loaded yet."""
+        return CustomDecoder(self.path, {**self._options, **more})
+
     @property
     def kind(self) -> pa.StructType | None:
         """Return the type of the rows that it makes, where it says so; after :meth:`load`."""

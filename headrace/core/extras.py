@@ -40,6 +40,9 @@ class Extra(Enum):
     KEYED = ("keyed", {"rocksdict": "rocksdict", "numpy": "numpy"})
     """Processors of type keyed."""
 
+    PROTOBUF = ("protobuf", {"google.protobuf": "protobuf"})
+    """Values in Protobuf."""
+
     DISTINCT = ("sketches", {"datasketches": "datasketches"})
     """Approximate numbers of different values in topologies. It has no wheels for Python 3.14."""
 

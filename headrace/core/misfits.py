@@ -34,8 +34,8 @@ _BLANK = b" \t\r\n"
 
 
 def custom_reason(said: str) -> str:
-    """Return the reason for what a decoder of users' own said."""
-    return f"{said} [DECODER]"
+    """Return the reason for what a decoder of users' own said, or one of ours with frames."""
+    return said if MISFIT in said else f"{said} [DECODER]"
 
 
 def explained(error: Exception, value: bytes) -> Exception:

@@ -57,6 +57,9 @@ class Decoding(Enum):
     JSON = "json"
     """One JSON object to a value, read by a schema."""
 
+    JSON_SCHEMA = "json_schema"
+    """The same in the frame of a schema registry."""
+
     CUSTOM = "custom"
     """One mapping to a value, which a decoder of users' own returns."""
 
@@ -106,7 +109,8 @@ class OnUndecodable(Enum):
 class Decode:
     """The decoding of values.
 
-    ``schema`` is a DDL string; ``custom`` decodes for CUSTOM, and ``timestamps`` is for JSON.
+    ``schema`` is a DDL string; ``custom`` decodes for CUSTOM and JSON_SCHEMA, and ``timestamps`` is
+    for JSON and JSON_SCHEMA.
     """
 
     kind: Decoding = Decoding.NONE

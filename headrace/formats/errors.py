@@ -9,6 +9,10 @@ class AvroSchemaError(HeadraceError):
     """A schema of Avro is none, or has what columns cannot hold."""
 
 
+class ProtobufSchemaError(HeadraceError):
+    """A schema of Protobuf is none, or has what columns cannot hold."""
+
+
 class RegistryError(RetryableError):
     """The schema registry does not answer, or not with a schema. Batches wait for it."""
 

@@ -102,12 +102,14 @@ class RegisteredSchema:
     """A schema, and the texts of those that it names: each after what it names itself.
 
     ``number`` is its id, 0 where it was asked for by a GUID; ``kind`` is AVRO, PROTOBUF or JSON.
+    ``names`` has the name of each of ``references``, as the schemas that refer to it write it.
     """
 
     number: int
     kind: str
     text: str
     references: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
 
 
 def _tokens(settings: RegistrySettings, clock: Clock) -> Tokens | None:
@@ -123,11 +125,15 @@ class SchemaRegistry:
     """A client of a registry. Any thread; blocks while it asks.
 
     A known id is not asked for again, because it always has the same schema. Questions are rare,
-    and each has a connection of its own.
+    and each has a connection of its own. ``form`` is the form in which schemas are asked for:
+    ``serialized`` ones of Protobuf need no compiler.
     """
 
-    def __init__(self, settings: RegistrySettings, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self, settings: RegistrySettings, clock: Clock = SYSTEM_CLOCK, form: str | None = None
+    ) -> None:
         self._settings = settings
+        self._query = "" if form is None else f"?format={form}"
         self._clock = clock
         self._tokens = _tokens(settings, clock)
         self._known: dict[int | str, RegisteredSchema] = {}
@@ -215,12 +221,13 @@ class SchemaRegistry:
         raise UnknownSchemaError(f"it is not known to the registry {self._named}")
 
     def _schema_of(self, said: Mapping[str, Any], number: int) -> RegisteredSchema:
-        texts: dict[tuple[str, int], str] = {}
+        texts: dict[tuple[str, int], tuple[str, str]] = {}
         self._add_references(said, texts, 0)
         kind = said.get("schemaType") or "AVRO"
         if not isinstance(kind, str):
             raise self._shapeless(f"schemaType {kind!r}")
-        return RegisteredSchema(number, kind, self._text_of(said), tuple(texts.values()))
+        names, references = (tuple(each[at] for each in texts.values()) for at in (0, 1))
+        return RegisteredSchema(number, kind, self._text_of(said), references, names)
 
     def _text_of(self, said: Mapping[str, Any]) -> str:
         text = said.get("schema")
@@ -229,7 +236,7 @@ class SchemaRegistry:
         return text
 
     def _add_references(
-        self, said: Mapping[str, Any], texts: dict[tuple[str, int], str], depth: int
+        self, said: Mapping[str, Any], texts: dict[tuple[str, int], tuple[str, str]], depth: int
     ) -> None:
         if depth > _MOST_REFERENCES:
             raise RegistryError(f"{WAITS}: schemas of {self._named} refer to each other in circles")
@@ -249,7 +256,7 @@ class SchemaRegistry:
                     f"{self._named} refers to"
                 )
             self._add_references(inner, texts, depth + 1)
-            texts[subject, version] = self._text_of(inner)
+            texts[subject, version] = str(each.get("name")), self._text_of(inner)
 
     def _reference(self, given: Any) -> tuple[str, int]:
         if isinstance(given, dict):
@@ -276,7 +283,9 @@ class SchemaRegistry:
         with self._client() as client:
             for url in self._settings.urls:
                 try:
-                    answer = ask(client, url.rstrip("/") + path, self._settings.timeout)
+                    answer = ask(
+                        client, url.rstrip("/") + path + self._query, self._settings.timeout
+                    )
                 except httpx.LocalProtocolError as error:
                     # its text has the header, and so the login
                     errors.append(f"{url} was not asked: {type(error).__name__}; a header is none")

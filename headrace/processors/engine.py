@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from headrace.core.records import Batch
-    from headrace.core.tables import Decode
+    from headrace.core.tables import OnUndecodable
     from headrace.sinks.channel_sink import ChannelSink, Staged
     from headrace.sinks.micro_batch import MicroBatch
     from headrace.telemetry.thread_time import ThreadActivity
@@ -86,11 +86,8 @@ class Engine(Protocol):
         """
         ...
 
-    def decode_as(self, decode: Decode) -> None:
-        """Decode the next micro-batch in another way; the schema is the same. Any thread.
-
-        For what becomes of undecodable records is changed while a channel runs.
-        """
+    def treat(self, undecodable: OnUndecodable) -> None:
+        """Treat undecodable records so from the next micro-batch on. Any thread."""
         ...
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ from headrace.config.models.processor import MergingConfig, MicroBatchConfig
 from headrace.core.clock import SYSTEM_CLOCK
 from headrace.core.decoders import CustomDecoder
 from headrace.core.errors import ConfigError
+from headrace.core.extras import Extra, required
 from headrace.core.records import offset_of
 from headrace.core.tables import Decode, Decoding, OnUndecodable, Timestamps
 from headrace.processors.admission import Admission, AdmissionRules
@@ -27,8 +28,10 @@ from headrace.sinks.contract import OffsetMove
 from headrace.sinks.errors import CommitConflictError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headrace.config import ChannelConfig, CustomDecoding, RejectsConfig
-    from headrace.config.models.registry import RegistryConfig
+    from headrace.config.models.registry import ReaderSchemaConfig, RegistryConfig
     from headrace.core.call_watch import CallWatch
     from headrace.core.clock import Deadline
     from headrace.core.errors import PartitionError
@@ -55,26 +58,49 @@ def decode(
 ) -> Decode:
     """Return what the configuration says of decoding. A decoder it names is imported later.
 
-    Of Avro the reader's schema is read now, which may take the ``registry``.
+    Of Avro and Protobuf the reader's schema is read now, which may take the ``registry``.
 
     Raises:
         ConfigError: the reader's schema cannot be used.
-        StartError: the registry does not have it, or does not answer.
+        StartError: the registry does not have it, or does not answer, or an extra is missing.
     """
-    word = rejects.undecodable if isinstance(rejects, MicroBatchRejects) else "fail"
-    treating = OnUndecodable(word)
-    if chosen.in_avro:
-        from headrace.formats.avro import reader  # noqa: PLC0415 - few channels have Avro
-
+    treating = _treating(rejects)
+    if chosen.has_reader:
         if registry is None or chosen.reader_schema is None:
-            raise ConfigError(["decode: avro needs the section registry, and reader_schema"])
-        avro = reader.decoder_of(chosen.reader_schema, registry)
-        return Decode(Decoding.CUSTOM, None, treating, avro)
+            raise ConfigError(
+                [f"decode: {chosen.decode} needs the section registry, and reader_schema"]
+            )
+        framed = _reader_of(chosen.decode)(chosen.reader_schema, registry)
+        return Decode(Decoding.CUSTOM, None, treating, framed)
+    how = Timestamps(chosen.timestamps)
+    if chosen.decode == "json_schema":
+        from headrace.formats import json_schema  # noqa: PLC0415 - few channels have a registry
+
+        if registry is None:
+            raise ConfigError(["decode: json_schema needs the section registry"])
+        framed = json_schema.decoder_of(registry)
+        return Decode(Decoding.JSON_SCHEMA, chosen.ddl, treating, framed, how)
     custom = decoder_of(chosen.decoder)
     if custom is None:
-        how = Timestamps(chosen.timestamps)
         return Decode(Decoding(chosen.decode), chosen.ddl, treating, timestamps=how)
     return Decode(Decoding.CUSTOM, chosen.ddl, treating, custom)
+
+
+def _reader_of(format_: str) -> Callable[[ReaderSchemaConfig, RegistryConfig], CustomDecoder]:
+    """Return what makes decoders of a format; imported late, as few channels have one."""
+    if format_ == "avro":
+        from headrace.formats.avro import reader as avro  # noqa: PLC0415
+
+        return avro.decoder_of
+    with required(Extra.PROTOBUF, "decode: protobuf"):
+        from headrace.formats.protobuf import reader as protobuf  # noqa: PLC0415
+    return protobuf.decoder_of
+
+
+def _treating(rejects: RejectsConfig | None) -> OnUndecodable:
+    """Return what becomes of records that are undecodable."""
+    word = rejects.undecodable if isinstance(rejects, MicroBatchRejects) else "fail"
+    return OnUndecodable(word)
 
 
 def merge_limits(channel: ChannelConfig) -> MergeLimits:
@@ -193,7 +219,7 @@ class MicroBatchProcessor(BatchProcessor):
         self._open.limit(merge_limits(channel))
         self._admission.follow(AdmissionRules.of(channel))
         if isinstance(chosen, MicroBatchConfig):
-            self._engine.decode_as(decode(chosen, channel.rejects))
+            self._engine.treat(_treating(channel.rejects))
 
     def stored_offset(self, assignment: Assignment) -> int | None:
         """Return what the sink has stored for the partition."""

@@ -26,6 +26,7 @@ from headrace.config.types.scalars import (
 from headrace.config.types.secrets import Options, Properties, PropertyValue, reveal_all
 from headrace.config.types.units import GIB, MIB, Duration, PositiveSeconds, Size
 from headrace.core.errors import StartError
+from headrace.core.extras import Extra
 from headrace.core.imports import load_own
 from headrace.core.plugins import PluginKind
 
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from headrace.config.models.channel import ChannelConfig
     from headrace.config.models.kafka import KafkaConfig
     from headrace.config.models.registry import RegistryConfig
-    from headrace.core.extras import Extra
 
 
 _FIELDS = {
@@ -343,10 +343,10 @@ class MicroBatchConfig(MergingConfig):
     """A processor that merges batches into micro-batches and decodes their values."""
 
     only: ClassVar = {
-        **only_of_decoder("decode", "none", "json", "avro"),
-        "schema": (OnlyWith.none_of("decode", "none", "avro", example="decode: json"),),
-        "reader_schema": (OnlyWith.one_of("decode", "avro"),),
-        "timestamps": (OnlyWith.one_of("decode", "json"),),
+        **only_of_decoder("decode", "none", "json", "json_schema", "avro", "protobuf"),
+        "schema": (OnlyWith.none_of("decode", "none", "avro", "protobuf", example="decode: json"),),
+        "reader_schema": (OnlyWith.one_of("decode", "avro", "protobuf"),),
+        "timestamps": (OnlyWith.one_of("decode", "json", "json_schema"),),
     }
 
     rejects_section: ClassVar[RejectsModel] = MicroBatchRejects
@@ -354,8 +354,9 @@ class MicroBatchConfig(MergingConfig):
 
     decode: Restarts[ColumnDecoder] = "none"
     """The form in which the reducer gets values: bytes (none), typed columns decoded from JSON
-    (json) or from Avro (avro), or what a decoder of your own makes, given as its factory or the
-    name of a plug-in."""
+    (json), from JSON with ids of a schema registry (json_schema), from Avro (avro) or from
+    Protobuf (protobuf), or what a decoder of your own makes, given as its factory or the name of a
+    plug-in."""
 
     decoder_options: Restarts[Annotated[Mapping[str, Any], Options()]] = Field(default={})
     """The keyword arguments of the decoder's factory."""
@@ -364,7 +365,7 @@ class MicroBatchConfig(MergingConfig):
     """The columns to decode, in Spark's DDL, such as "carrier STRING, delay DOUBLE"."""
 
     reader_schema: Restarts[ReaderSchemaConfig | None] = None
-    """The schema that gives the columns of decode: avro."""
+    """The schema that gives the columns of decode: avro and decode: protobuf."""
 
     timestamps: Restarts[Literal["iso", "seconds", "millis", "micros"]] = "iso"
     """The form of each TIMESTAMP of the schema in JSON: text by ISO 8601 (iso), or a number of
@@ -382,19 +383,34 @@ class MicroBatchConfig(MergingConfig):
         return CustomDecoding.of(self.decode, self.decoder_options)
 
     @property
-    def in_avro(self) -> bool:
-        """Return whether values are Avro with ids of a registry."""
-        return self.decode == "avro"
+    def extras(self) -> tuple[tuple[Steps, Extra], ...]:
+        return ((("decode",), Extra.PROTOBUF),) if self.decode == "protobuf" else ()
+
+    @property
+    def has_reader(self) -> bool:
+        """Return whether a schema of Avro or of Protobuf gives the columns."""
+        return self.decode in {"avro", "protobuf"}
+
+    @property
+    def takes_registry(self) -> bool:
+        """Return whether values name their schemas by ids of a registry."""
+        return self.has_reader or self.decode == "json_schema"
 
     def conflicts(self) -> Iterator[FieldConflict]:
         yield from super().conflicts()
-        if self.in_avro and self.reader_schema is None:
+        if self.has_reader and self.reader_schema is None:
             yield FieldConflict(
                 ("reader_schema",),
-                "is missing; decode: avro needs the schema to read by, as in "
+                f"is missing; decode: {self.decode} needs the schema to read by, as in "
                 "reader_schema: {subject: orders-value}",
             )
-        if self.decode != "none" and not self.in_avro and self.ddl is None:
+        named = None if self.reader_schema is None else self.reader_schema.message
+        if self.decode == "avro" and named is not None:
+            yield FieldConflict(
+                ("reader_schema", "message"),
+                f"is {named}, and exists only with decode: protobuf; leave it out",
+            )
+        if self.decode != "none" and not self.has_reader and self.ddl is None:
             yield FieldConflict(
                 ("schema",), f"is missing; decode: {self.decode} needs the columns to decode"
             )

@@ -130,7 +130,18 @@ class ReaderSchemaConfig(Section):
     """The id of the schema in the registry, in place of a subject."""
 
     file: Restarts[LocalPath | None] = None
-    """A file with the schema in JSON, in place of the registry's."""
+    """A file in place of the registry's schema: one of Avro in JSON, or of Protobuf a set of
+    descriptors, as protoc --include_imports --descriptor_set_out writes it."""
+
+    message: Restarts[FreeText | None] = None
+    """The full name of the message, with decode: protobuf; null: the schema's first."""
+
+    @property
+    def named(self) -> str:
+        """Return how errors name the schema."""
+        if self.file is not None:
+            return str(self.file)
+        return f"id {self.id}" if self.id is not None else f"{self.subject}, version {self.version}"
 
     def conflicts(self) -> Iterator[FieldConflict]:
         given = [name for name in ("subject", "id", "file") if getattr(self, name) is not None]

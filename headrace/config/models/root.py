@@ -107,7 +107,8 @@ class Config(Section):
     """The ZooKeeper ensemble."""
 
     registry: Reconnects[RegistryConfig | None] = None
-    """The schema registry, for channels with decode: avro; null: none."""
+    """The schema registry, for channels with decode: avro, protobuf or json_schema; null:
+    none."""
 
     spark: Rebuilds[SparkConfig] = SparkConfig()
     """The Spark session."""
@@ -184,11 +185,13 @@ class Config(Section):
         """Yield channels that need a schema registry where there is none."""
         for name, channel in self.channels.items():
             chosen = channel.processor
-            if self.registry is None and isinstance(chosen, MicroBatchConfig) and chosen.in_avro:
+            if self.registry is not None or not isinstance(chosen, MicroBatchConfig):
+                continue
+            if chosen.takes_registry:
                 yield FieldConflict(
                     ("channels", name, "processor", "decode"),
-                    "is avro, whose values name their schemas by ids of a registry; give "
-                    "registry.url",
+                    f"is {chosen.decode}, whose values name their schemas by ids of a registry; "
+                    "give registry.url",
                 )
 
     def _letters_in_circles(self) -> Iterator[FieldConflict]:

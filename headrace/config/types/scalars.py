@@ -252,8 +252,10 @@ SinkFactory = Annotated[str, _FACTORY, AfterValidator(_factory_of(PluginKind.SIN
 ProcessorFactory = Annotated[str, _FACTORY, AfterValidator(_factory_of(PluginKind.PROCESSOR))]
 ColumnDecoder = Annotated[
     str,
-    Text(f"none, json, avro, {_FACTORY_TEXT}", _FACTORY_PATTERN),
-    AfterValidator(_factory_of(PluginKind.DECODER, "none", "json", "avro")),
+    Text(f"none, json, json_schema, avro, protobuf, {_FACTORY_TEXT}", _FACTORY_PATTERN),
+    AfterValidator(
+        _factory_of(PluginKind.DECODER, "none", "json", "json_schema", "avro", "protobuf")
+    ),
 ]
 ValueDecoder = Annotated[
     str,

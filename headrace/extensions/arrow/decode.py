@@ -24,6 +24,7 @@ from headrace.core.tables import (
     with_kafka_column,
 )
 from headrace.core.undecodable import UndecodableRows
+from headrace.formats.json_schema import with_columns
 from headrace.formats.json_values import JsonDecoder
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class _Reader:
     """Reads a text from left to right; every method begins where the one before it ended."""
 
     def __init__(self, text: str, kind: Decoding) -> None:
-        self._types = _SIMPLE if kind is Decoding.JSON else _SIMPLE | {"BINARY": pa.binary()}
+        self._types = _SIMPLE | {"BINARY": pa.binary()} if kind is Decoding.CUSTOM else _SIMPLE
         self._tokens: list[tuple[str, bool]] = []
         position, text = 0, text.rstrip()
         while position < len(text):
@@ -198,12 +199,15 @@ class ArrowDecoder:
         self._custom = decode.custom
         self._kind: pa.StructType | None = None
         self._json: JsonDecoder | None = None
-        if decode.custom is not None:
-            decode.custom.load()
         if decode.custom is not None and decode.schema is None:
+            decode.custom.load()
             self._kind = decode.custom.kind
         if decode.kind is not Decoding.NONE and self._kind is None:
             self._kind = pa.struct(list(schema_of(decode.kind, decode.schema)))
+        if decode.kind is Decoding.JSON_SCHEMA and decode.custom is not None:
+            self._custom = with_columns(decode.custom, self._kind, decode.timestamps)
+        if self._custom is not None:
+            self._custom.load()
         if decode.kind is Decoding.JSON:
             self._json = JsonDecoder(self._kind, decode.timestamps)
 

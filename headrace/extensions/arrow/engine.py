@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
 from headrace.core.errors import JobCancelledError
-from headrace.core.tables import Decode, left_out, table_of
+from headrace.core.tables import Decode, OnUndecodable, left_out, table_of
 from headrace.extensions.arrow.decode import ArrowDecoder
 from headrace.extensions.arrow.reducer import checked, load_arrow_reducer
 from headrace.sinks.channel_sink import Staged
@@ -78,10 +79,10 @@ class ArrowEngine:
         kept = sink.stage(micro_batch, returned, checked)
         return Staged(kept, decoded.skipped, left_out(returned), decoded.rejected)
 
-    def decode_as(self, decode: Decode) -> None:
-        self._decode = decode
+    def treat(self, undecodable: OnUndecodable) -> None:
+        self._decode = replace(self._decode, on_undecodable=undecodable)
         if self._decoder is not None:
-            self._decoder = self._decoder.treating(decode.on_undecodable)
+            self._decoder = self._decoder.treating(undecodable)
 
     def cancel(self, micro_batch_id: str) -> None:
         """Return at once: the result of a cancelled job is not committed."""

@@ -31,6 +31,7 @@ from headrace.core.tables import (
 from headrace.core.undecodable import UndecodableRows
 from headrace.extensions.spark.json_columns import CORRUPT, JsonColumns, refusals
 from headrace.extensions.spark.reducer import arrow_schema, send_by_value
+from headrace.formats.json_schema import with_columns
 from headrace.formats.json_values import JsonDecoder
 
 if TYPE_CHECKING:
@@ -84,13 +85,17 @@ class Decoder:
         self._json: JsonColumns | None = None
         self._columns = StructType()
         self._values: JsonDecoder | None = None
-        if decode.custom is not None:
-            decode.custom.load()
-            send_by_value(decode.custom.factory)
-        own = None if decode.custom is None or decode.schema else decode.custom.kind
+        if decode.kind is Decoding.JSON_SCHEMA and decode.custom is not None:
+            self._columns = _columns(decode.kind, decode.schema)
+            kind = pa.struct(list(arrow_schema(self._columns)))
+            self._custom = with_columns(decode.custom, kind, decode.timestamps)
+        if self._custom is not None:
+            self._custom.load()
+            send_by_value(self._custom.factory)
+        own = None if self._custom is None or decode.schema else self._custom.kind
         if own is not None:
             self._columns = _own_columns(own)
-        elif decode.kind is not Decoding.NONE:
+        elif decode.kind in {Decoding.JSON, Decoding.CUSTOM}:
             self._columns = _columns(decode.kind, decode.schema)
         if decode.kind is Decoding.JSON:
             self._json = JsonColumns(self._columns, decode.schema or "", decode.timestamps)

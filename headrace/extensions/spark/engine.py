@@ -6,6 +6,7 @@ import gc
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,7 +16,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from headrace.core.errors import EngineDiedError, JobCancelledError, JobTimeoutError, StartError
-from headrace.core.tables import Decode
+from headrace.core.tables import Decode, OnUndecodable
 from headrace.extensions.spark.arrow_to_spark import ArrowToSpark, ByValue
 from headrace.extensions.spark.decode import Decoder
 from headrace.extensions.spark.failures import failure_of, text_of
@@ -301,10 +302,10 @@ class SparkEngine:
         assert self._jobs is not None, "open comes first"
         return self._jobs
 
-    def decode_as(self, decode: Decode) -> None:
-        self._decode = decode
+    def treat(self, undecodable: OnUndecodable) -> None:
+        self._decode = replace(self._decode, on_undecodable=undecodable)
         if self._decoder is not None:
-            self._decoder = self._decoder.treating(decode.on_undecodable)
+            self._decoder = self._decoder.treating(undecodable)
 
     def prepare(self, batch: Batch) -> Any:
         return self._input.prepare(batch)

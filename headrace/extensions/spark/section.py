@@ -92,7 +92,7 @@ class SparkProcessorConfig(MicroBatchConfig, SparkReducerConfig):
 
     @property
     def extras(self) -> tuple[tuple[Steps, Extra], ...]:
-        return ((("type",), Extra.SPARK),)
+        return ((("type",), Extra.SPARK), *super().extras)
 
     def refused(self) -> Iterator[ConfigProblem]:
         """Yield what Spark would refuse with the first batch. The rest takes a session."""

@@ -5,7 +5,7 @@
 
 /* Rises with every change that the caller in Python has to know of: a library that was not compiled
  * again is refused. */
-#define REVISION 2
+#define REVISION 3
 
 int headrace_formats_revision(void) { return REVISION; }
 

@@ -15,7 +15,7 @@ from headrace.core.errors import StartError
 PATH = Path(__file__).with_name("libheadrace_formats.so")
 
 #: As in ``columns.c``.
-REVISION = 2
+REVISION = 3
 
 #: Bytes of an ``ArrowSchema``, two numbers and seven addresses, and of an ``ArrowArray``.
 _ARROW_SCHEMA, _ARROW_ARRAY = 72, 80
@@ -26,6 +26,21 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "read_json": (
         c.c_int64,
         (c.c_void_p, c.c_void_p, c.c_int, c.c_int, c.c_void_p, c.c_void_p),
+    ),
+    "read_protobuf": (
+        c.c_int64,
+        (
+            c.c_void_p,
+            c.c_void_p,
+            c.c_int,
+            c.c_void_p,
+            c.c_void_p,
+            c.c_void_p,
+            c.c_char_p,
+            c.c_int64,
+            c.c_void_p,
+            c.c_void_p,
+        ),
     ),
 }
 

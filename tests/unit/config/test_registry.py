@@ -82,6 +82,48 @@ def test_mistakes_of_avro_are_named(tmp_path: Path, text: str, problem: str) -> 
     assert any(problem in each.replace(" (line 1)", "").replace(" (line 2)", "") for each in told)
 
 
+@pytest.mark.parametrize(
+    ("processor", "problem"),
+    [
+        ("decode: protobuf", "reader_schema: is missing; decode: protobuf needs the schema"),
+        (f"decode: protobuf, schema: a INT, {SUBJECT}", "schema: exists only with decode: json"),
+        (
+            "decode: avro, reader_schema: {subject: s, message: M}",
+            "reader_schema.message: is M, and exists only with decode: protobuf; leave it out",
+        ),
+        ("decode: json_schema", "schema: is missing; decode: json_schema needs the columns"),
+        (f"decode: json_schema, schema: a INT, {SUBJECT}", "reader_schema: exists only with"),
+        (
+            "decode: protobuf, timestamps: millis, reader_schema: {subject: s}",
+            "timestamps: exists only with decode: json",
+        ),
+    ],
+)
+def test_mistakes_of_protobuf_and_json_schema_are_named(
+    tmp_path: Path, processor: str, problem: str
+) -> None:
+    """A channel that cannot decode them says which key is wrong, and what to write."""
+    told = refused(tmp_path, URL + avro("max_rate: 1").replace("decode: avro", processor))
+    assert any(problem in each.replace(" (line 2)", "") for each in told)
+
+
+@pytest.mark.parametrize("rest", ["protobuf, reader_schema: {id: 1}", "json_schema, schema: a INT"])
+def test_both_take_a_registry(tmp_path: Path, rest: str) -> None:
+    """Without the section registry they are refused."""
+    told = refused(tmp_path, avro("max_rate: 1").replace("decode: avro", f"decode: {rest}"))
+    assert any("whose values name their schemas by ids of a registry" in each for each in told)
+
+
+def test_a_file_that_has_no_message_is_named_before_the_start(tmp_path: Path) -> None:
+    """A file that is no set of descriptors is refused by the check."""
+    text = avro("reader_schema: {file: order.desc}").replace("decode: avro", "decode: protobuf")
+    config = loaded(tmp_path, URL + text)
+    (tmp_path / "order.desc").write_text("message Order {}")
+    ((place, told),) = preflight(config)
+    assert place == ("channels", "c", "processor", "reader_schema", "file")
+    assert "it is no set of descriptors; write one with protoc" in told
+
+
 def test_no_printed_configuration_has_the_registrys_secrets(tmp_path: Path) -> None:
     """The password and the token of the registry are masked, and the url is not."""
     text = "registry: {url: ['https://r', 'https://s'], username: key, password: hunter2}\n"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from headrace.core.records import Batch
-    from headrace.core.tables import Decode
+    from headrace.core.tables import OnUndecodable
     from headrace.processors.admission import AdmissionRules
     from headrace.processors.micro_batches import MicroBatchRunner
     from headrace.processors.pending import MergeLimits
@@ -53,7 +53,7 @@ class Engine:
     left_out: dict[TopicPartition, list[int]] = field(default_factory=dict)
     revived: int = 0
     revive_error: Exception | None = None
-    decode: Decode | None = None
+    undecodable: OnUndecodable | None = None
     seconds: float = 5.0
 
     def open(self, channel: str) -> None:
@@ -64,9 +64,9 @@ class Engine:
         """Return a context of nothing."""
         return nullcontext()
 
-    def decode_as(self, decode: Decode) -> None:
-        """Note how to decode."""
-        self.decode = decode
+    def treat(self, undecodable: OnUndecodable) -> None:
+        """Note what becomes of undecodable records."""
+        self.undecodable = undecodable
 
     def prepare(self, batch: Batch) -> Any:
         """Return the batch's start as its table."""

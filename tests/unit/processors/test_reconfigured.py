@@ -9,7 +9,7 @@ import pytest
 
 from headrace.config import ChannelConfig
 from headrace.core.errors import ConfigError, PoisonRecordError
-from headrace.core.tables import Decode, Decoding, OnUndecodable
+from headrace.core.tables import OnUndecodable
 from headrace.processors import BatchResponse
 from headrace.processors.contract import ChannelContext
 from headrace.processors.simple import SimpleKafkaProcessor
@@ -71,12 +71,13 @@ def test_a_simple_processor_delays_for_as_long_as_configured_now() -> None:
 def test_micro_batches_are_merged_timed_and_decoded_as_configured_now() -> None:
     """Limits, the time of a job and the undecodable follow the configuration."""
     bench = Bench()
-    spark = {"type": "spark", "reducer": "a:b", "decode": "json", "schema": "x INT"}
+    reader = {"subject": "x-value"}
+    spark = {"type": "spark", "reducer": "a:b", "decode": "avro", "reader_schema": reader}
     config = configured(
         {**spark, "max_records": 10}, batch_timeout="15s", rejects={"undecodable": "skip"}
     )
     bench.processor.on_reconfigured(config)
-    assert bench.engine.decode == Decode(Decoding.JSON, "x INT", OnUndecodable.SKIP)
+    assert bench.engine.undecodable is OnUndecodable.SKIP
     bench.send(0)
     bench.send(1)
     bench.run_once()

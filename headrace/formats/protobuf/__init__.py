@@ -1,0 +1,1 @@
+"""Values in Protobuf into columns: descriptors, their plans, and the decoder."""
