@@ -86,8 +86,8 @@ class Engine(Protocol):
         """
         ...
 
-    def treat(self, undecodable: OnUndecodable) -> None:
-        """Treat undecodable records so from the next micro-batch on. Any thread."""
+    def set_undecodable(self, undecodable: OnUndecodable) -> None:
+        """Set what becomes of undecodable records from the next micro-batch on. Any thread."""
         ...
 
     def close(self) -> None:

@@ -219,7 +219,7 @@ class MicroBatchProcessor(BatchProcessor):
         self._open.limit(merge_limits(channel))
         self._admission.follow(AdmissionRules.of(channel))
         if isinstance(chosen, MicroBatchConfig):
-            self._engine.treat(_treating(channel.rejects))
+            self._engine.set_undecodable(_treating(channel.rejects))
 
     def stored_offset(self, assignment: Assignment) -> int | None:
         """Return what the sink has stored for the partition."""

@@ -79,7 +79,7 @@ class ArrowEngine:
         kept = sink.stage(micro_batch, returned, checked)
         return Staged(kept, decoded.skipped, left_out(returned), decoded.rejected)
 
-    def treat(self, undecodable: OnUndecodable) -> None:
+    def set_undecodable(self, undecodable: OnUndecodable) -> None:
         self._decode = replace(self._decode, on_undecodable=undecodable)
         if self._decoder is not None:
             self._decoder = self._decoder.treating(undecodable)

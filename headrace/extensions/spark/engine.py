@@ -302,7 +302,7 @@ class SparkEngine:
         assert self._jobs is not None, "open comes first"
         return self._jobs
 
-    def treat(self, undecodable: OnUndecodable) -> None:
+    def set_undecodable(self, undecodable: OnUndecodable) -> None:
         self._decode = replace(self._decode, on_undecodable=undecodable)
         if self._decoder is not None:
             self._decoder = self._decoder.treating(undecodable)

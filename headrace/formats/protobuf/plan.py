@@ -20,7 +20,7 @@ _MOST_FIELDS = 512
 
 
 class Kind(IntEnum):
-    """How the bytes of a field are read, as in ``protobuf.c``."""
+    """A way in which the bytes of a field are read, as in ``protobuf.c``."""
 
     VARINT32 = 0
     UNSIGNED32 = 1
@@ -105,7 +105,7 @@ class NameStruct(c.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the part in C is given, for as long as this lives.
+    """The plan that the part in C is given, for as long as this lives.
 
     ``kind`` is the type of a row; ``places`` has the name of each of ``fields``.
     """

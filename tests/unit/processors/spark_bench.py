@@ -64,7 +64,7 @@ class Engine:
         """Return a context of nothing."""
         return nullcontext()
 
-    def treat(self, undecodable: OnUndecodable) -> None:
+    def set_undecodable(self, undecodable: OnUndecodable) -> None:
         """Note what becomes of undecodable records."""
         self.undecodable = undecodable
 
