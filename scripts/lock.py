@@ -31,10 +31,7 @@ GROUPS = {
     # what the images have, with Spark and without
     "image": [
         "pyproject.toml",
-        *(
-            f"--extra={name}"
-            for name in ("delta", "keyed", "mysql", "sketches", "spark")
-        ),
+        *(f"--extra={name}" for name in ("delta", "keyed", "mysql", "sketches", "spark")),
         *(f"--extra={name}" for name in ("protobuf", "sql", "tracing")),
     ],
     "slim": ["pyproject.toml", "--extra", "keyed"],

@@ -353,10 +353,9 @@ class MicroBatchConfig(MergingConfig):
     fitting_sinks: ClassVar[tuple[str, ...] | None] = None
 
     decode: Restarts[ColumnDecoder] = "none"
-    """The form in which the reducer gets values: bytes (none), typed columns decoded from JSON
-    (json), from JSON with ids of a schema registry (json_schema), from Avro (avro) or from
-    Protobuf (protobuf), or what a decoder of your own makes, given as its factory or the name of a
-    plug-in."""
+    """The form in which the reducer gets values. They are bytes (none), or columns decoded from
+    JSON (json), Avro (avro), Protobuf (protobuf) or JSON with ids of a schema registry
+    (json_schema). The factory of a decoder of your own, or the name of a plug-in, may stand here."""
 
     decoder_options: Restarts[Annotated[Mapping[str, Any], Options()]] = Field(default={})
     """The keyword arguments of the decoder's factory."""
