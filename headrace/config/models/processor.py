@@ -355,7 +355,7 @@ class MicroBatchConfig(MergingConfig):
     decode: Restarts[ColumnDecoder] = "none"
     """The form in which the reducer gets values. They are bytes (none), or columns decoded from
     JSON (json), Avro (avro), Protobuf (protobuf) or JSON with ids of a schema registry
-    (json_schema). The factory of a decoder of your own, or the name of a plug-in, may stand here."""
+    (json_schema). The factory of your own decoder, or the name of a plug-in, may stand here."""
 
     decoder_options: Restarts[Annotated[Mapping[str, Any], Options()]] = Field(default={})
     """The keyword arguments of the decoder's factory."""
