@@ -105,8 +105,8 @@ def test_a_name_stands_for_a_decoder_of_rows_or_of_values(packages: Path, tmp_pa
             "{type: arrow, reducer: 'a:b', decode: proto, schema: a INT}",
             (
                 "decode (line 6): 'proto' is no plug-in of headrace.decoders; installed are none; "
-                "install its package, or give none, json, json_schema, avro, protobuf, or an import "
-                "path"
+                "install its package, or give none, json, json_schema, avro, protobuf, or an "
+                "import path"
             ),
         ),
         (
