@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.formats.errors import UnknownSchemaError, UnknownYetError
+from headrace.formats.framing import FRAME
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from headrace.formats.registry import RegisteredSchema, SchemaRegistry
 
-#: Bytes of a frame: a zero, and the id.
-FRAME = 5
+T = TypeVar("T")
 
 #: The reason of a value that does not begin with a frame.
 NOT_FRAMED = "it has no frame: a zero byte, and the id of its schema in four"
@@ -76,13 +76,27 @@ def looked_up(registry: SchemaRegistry, numbers: list[int]) -> dict[int, Registe
     Raises:
         RegistryError: the registry does not say now what one is.
     """
-    found: dict[int, RegisteredSchema | str] = {}
+
+    def ask(number: int) -> RegisteredSchema | str:
+        try:
+            return registry.schema(number)
+        except UnknownSchemaError as error:
+            return str(error)
+
+    return asked_together(numbers, ask)
+
+
+def asked_together(numbers: Iterable[int], ask: Callable[[int], T]) -> dict[int, T]:
+    """Return what is said of each id, where none of them has to be waited for.
+
+    Raises:
+        UnknownYetError: one is not known yet; all others have been asked for as well.
+    """
+    found: dict[int, T] = {}
     waits: UnknownYetError | None = None
     for number in numbers:
         try:
-            found[number] = registry.schema(number)
-        except UnknownSchemaError as error:
-            found[number] = str(error)
+            found[number] = ask(number)
         except UnknownYetError as error:
             waits = waits or error
     if waits is not None:

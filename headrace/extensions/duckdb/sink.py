@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -27,6 +26,7 @@ from headrace.sinks.contract import (
     rows_of,
     schema_of,
 )
+from headrace.sinks.pauses import pause_after
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,9 +43,8 @@ log = structlog.get_logger(__name__)
 #: What a row of the offsets means. A row of a later format is neither read nor moved.
 FORMAT_VERSION = 1
 
-#: Seconds in which a transaction that gave way is made again, and of the longest pause before.
+#: Seconds in which a transaction that gave way is made again.
 _TIMEOUT = 60.0
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 
 _OFFSETS = (
     "CREATE TABLE IF NOT EXISTS {} (target VARCHAR, identity VARCHAR, next_offset BIGINT NOT NULL, "
@@ -310,15 +309,9 @@ def _carry_out(writes: Sequence[_Write]) -> None:
             if not gave_way(error) or not deadline.remaining:
                 raise
             log.warning("duckdb_commit_repeated", table=place, attempt=attempt, error=brief(error))
-            sleep(min(_pause(attempt), deadline.remaining))
+            sleep(min(pause_after(attempt), deadline.remaining))
         else:
             return
-
-
-def _pause(attempt: int) -> float:
-    """Return the seconds to wait after an attempt, counted from 1."""
-    ceiling = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(attempt, 16))
-    return ceiling * random.uniform(0.0, 1.0)  # noqa: S311 - jitter, not a secret
 
 
 def _is_stored(writes: Sequence[_Write], error: duckdb.Error, place: str) -> bool:

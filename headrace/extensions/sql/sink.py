@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -33,6 +32,7 @@ from headrace.sinks.contract import (
 )
 from headrace.sinks.errors import ReplaceRefusedError
 from headrace.sinks.origin import ORIGIN, require_covered, require_no_origin
+from headrace.sinks.pauses import pause_after
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,11 +46,6 @@ if TYPE_CHECKING:
 
 
 log = structlog.get_logger(__name__)
-
-#: Seconds before a transaction that gave way is made again: at first, and at the most. The pauses
-#: differ, so that two that gave way to each other do not meet again.
-_FIRST_PAUSE = 0.02
-_LONGEST_PAUSE = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +95,7 @@ def carry_out(database: Database, writes: Sequence[Write]) -> None:
             if not gave_way(error) or not deadline.remaining:
                 raise
             log.warning("sql_commit_repeated", table=place, attempt=attempt, error=brief(error))
-            sleep(min(_pause(attempt), deadline.remaining))
+            sleep(min(pause_after(attempt), deadline.remaining))
         else:
             return
 
@@ -112,12 +107,6 @@ def _in_order(connection: Connection, writes: Sequence[Write]) -> list[Write]:
     ones would wait for each other.
     """
     return sorted(writes, key=lambda write: write.table.target(connection))
-
-
-def _pause(attempt: int) -> float:
-    """Return the seconds to wait after an attempt, counted from 1."""
-    ceiling = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(attempt, 16))
-    return ceiling * random.uniform(0.0, 1.0)  # noqa: S311 - jitter, not a secret
 
 
 def _is_stored(

@@ -21,7 +21,8 @@ from headrace.formats.avro.library import (
 )
 from headrace.formats.avro.program import WIDTHS, Program, compiled
 from headrace.formats.avro.schema import AvroType, parse_schema
-from headrace.formats.errors import AvroSchemaError, UnknownSchemaError, UnknownYetError
+from headrace.formats.bodies import NOT_FRAMED, asked_together
+from headrace.formats.errors import AvroSchemaError, UnknownSchemaError
 from headrace.formats.framing import FIRST, FRAME, HEADER, HeaderFrames
 
 if TYPE_CHECKING:
@@ -61,7 +62,6 @@ _WRONG = {
     9: "the symbol is not in the reader's schema, which has no default for it",
 }
 _NO_FRAME, _NO_PROGRAM = 2, 3
-_NOT_FRAMED = "it has no frame: a zero byte, and the id of its schema in four"
 
 
 class AvroDecoder:
@@ -152,16 +152,7 @@ class AvroDecoder:
         All that the registry does not know are asked for before one is waited for: their half
         minutes are the same.
         """
-        known: dict[int, Program | str] = {}
-        waits: UnknownYetError | None = None
-        for number in ids:
-            try:
-                known[number] = self._program(number)
-            except UnknownYetError as error:
-                waits = waits or error
-        if waits is not None:
-            raise waits
-        return known
+        return asked_together(ids, self._program)
 
     def _program(self, number: int) -> Program | str:
         """Return the program of the schema of this id, or why there is none."""
@@ -320,7 +311,7 @@ class _Reasons(Mapping[int, str]):
     def __getitem__(self, place: int) -> str:
         struct = self._structs[self._by_place()[place]]
         if struct.status == _NO_FRAME:
-            return _NOT_FRAMED
+            return NOT_FRAMED
         program, named = self._known[struct.id], self._frames.named(struct.id)
         if isinstance(program, str):
             return f"{named}: {program}"

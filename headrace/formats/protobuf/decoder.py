@@ -11,8 +11,9 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
 from headrace.core.columns import POOL
-from headrace.formats.bodies import FRAME, NOT_FRAMED, Framed, Reasons, looked_up, only, without
+from headrace.formats.bodies import NOT_FRAMED, Framed, Reasons, looked_up, only, without
 from headrace.formats.errors import ProtobufSchemaError
+from headrace.formats.framing import FRAME
 from headrace.formats.native.library import ExportedType, ExportedValues, Made, load
 from headrace.formats.protobuf.descriptors import file_of, name_at
 from headrace.formats.protobuf.plan import plan_of
