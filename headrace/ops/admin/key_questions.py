@@ -54,7 +54,7 @@ _PLAIN_NAMES = frozenset(
     }
 )
 
-#: Heads that are known to come from who may ask. More are looked at anew.
+#: Heads that are known to come from who may ask. More are looked at again.
 _MOST_HEADS = 256
 
 #: Questions that are read together: a commit waits for so many rows.

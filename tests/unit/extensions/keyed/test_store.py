@@ -97,7 +97,7 @@ def test_rows_are_read_as_they_were_written(store: StateStore) -> None:
 
 
 def test_rows_are_peeked_as_they_are_read(store: StateStore) -> None:
-    """Whether they are written, cached, deleted, or several of these."""
+    """Rows are the same that are written, cached, deleted, or several of these."""
     for name in ("old", "cached", "changed", "deleted"):
         put(store, 0, name, row("1"))
     store.flush()
