@@ -119,7 +119,7 @@ def test_any_text_of_a_key_is_found_and_said_as_it_is(served: Served, kept: Kept
 def test_requests_that_follow_each_other_unasked_are_answered_in_their_order(
     served: Served, parts: int
 ) -> None:
-    """Answers are in the order of requests that come at once or in pieces, plain ones and others."""
+    """Answers are in the order of requests, which come at once or in pieces, plain or not."""
     targets = [f"{STORES}/totals/a", "/health/live", f"{STORES}/totals/none", f"{STORES}/totals/d"]
     sent = b"".join(served.request(each) for each in targets * 3)
     size = -(-len(sent) // parts)
