@@ -61,6 +61,12 @@ COMMANDS = (
         "headrace.ops.doctor.cli:doctor",
     ),
     Command(
+        "elements",
+        Panel.APPLICATIONS,
+        "Run applications of processing elements and the streams between them.",
+        "headrace.apps.elements.cli:app",
+    ),
+    Command(
         "group",
         Panel.WATCH,
         "Show the members of a channel's group, their partitions, positions and lag.",

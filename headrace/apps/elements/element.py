@@ -8,12 +8,14 @@ import json
 import types
 import typing
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass
+from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeAlias
 from weakref import WeakKeyDictionary
 
 from headrace.core.imports import load_callable
 from headrace.core.user_text import describe_error, describe_value, kind_of
+from headrace.extensions.keyed.codecs import to_json
 from headrace.extensions.keyed.exact import exact_json
 from headrace.keyed import Event, Fired, Output, Timer, at_clock, at_event, batched
 
@@ -23,9 +25,23 @@ if TYPE_CHECKING:
 #: A key: one text, or several parts, each of which JSON knows.
 Key: TypeAlias = "str | bytes | tuple[Any, ...]"
 
+
+class SameKey(Enum):
+    """The key finder that looks for none: see :data:`SAME_KEY`."""
+
+    SAME = "same"
+    """The key stays as it is."""
+
+    def __repr__(self) -> str:
+        return "SAME_KEY"
+
+
+#: The key of the element that emits, or of the record that comes in.
+SAME_KEY = SameKey.SAME
+
 #: What finds a key in a value: a member's name (``customer.id`` is a member of a member), several
-#: for a key of several parts, or a function of the value.
-KeyFinder: TypeAlias = "str | Sequence[str] | Callable[[Any], Any]"
+#: for a key of several parts, a function of the value, or :data:`SAME_KEY`.
+KeyFinder: TypeAlias = "str | Sequence[str] | Callable[[Any], Any] | SameKey"
 
 #: The member of a state that has what is not the element's own.
 _MARKS = "_element"
@@ -47,7 +63,7 @@ class Stream:
     def __post_init__(self) -> None:
         if not self.name:
             raise ValueError(f"a stream is named {self.name!r}; give it an output's name")
-        if self.key is None or callable(self.key):
+        if self.key is None or isinstance(self.key, SameKey) or callable(self.key):
             return
         names: Sequence[object] = (self.key,) if isinstance(self.key, str) else self.key
         if not names or not all(isinstance(name, str) and name for name in names):
@@ -57,21 +73,32 @@ class Stream:
             )
 
     def key_of(self, value: Any) -> Any:
-        """Return the key of a value, None where the stream has no key finder.
+        """Return the key of a value, None where the stream has no key finder, or ``...``: the same.
+
+        Parts are texts: ``7`` and ``"7"`` are one key, also among several. One part is a key by
+        itself.
 
         Raises:
             ValueError: the value has none.
         """
         if self.key is None:
             return None
+        if isinstance(self.key, SameKey):
+            return ...
         if callable(self.key):
             found = self.key(value)
             if found is None:
                 raise ValueError(f"stream {self.name!r}: its key finder returned no key")
-            return found
-        if isinstance(self.key, str):
-            return self._read_path(value, self.key)
-        return tuple(self._read_path(value, name) for name in self.key)
+        elif isinstance(self.key, str):
+            found = self._read_path(value, self.key)
+        else:
+            found = tuple(self._read_path(value, name) for name in self.key)
+        if isinstance(found, list | tuple):
+            if not found:
+                raise ValueError(f"stream {self.name!r}: its key finder returned no part of a key")
+            parts = tuple(map(_key_text, found))
+            return parts[0] if len(parts) == 1 else parts
+        return found if isinstance(found, bytes) else _key_text(found)
 
     def _read_path(self, value: Any, name: str) -> Any:
         found = value
@@ -82,15 +109,42 @@ class Stream:
         return found
 
 
+def _key_text(part: Any) -> str:
+    """Return a part of a key as text; raises a ValueError or TypeError for what JSON lacks."""
+    return part if isinstance(part, str) else to_json(part).decode()
+
+
 @dataclass(slots=True)
-class _Call:
-    """A running call of an element's method: what the element may know, and what it has done."""
+class Call:
+    """A running call of an element's method: what the element may know, and what it has done.
+
+    ``streams`` are those that the element may emit to, by the name that it has for them; None:
+    whichever it names.
+    """
 
     key: Key
     now: int
+    streams: Mapping[str, Stream] | None = None
     time: int = 0
     closed: bool = False
     outputs: list[Output] = field(default_factory=list)
+
+    def find_stream(self, stream: Stream | str) -> Stream:
+        """Return the stream that is meant by one that the class declares, or by its name.
+
+        Raises:
+            ValueError: there is none of that name.
+        """
+        if self.streams is None:
+            return stream if isinstance(stream, Stream) else Stream(stream)
+        name = stream.name if isinstance(stream, Stream) else stream
+        if name not in self.streams:
+            there = ", ".join(sorted(self.streams)) or "none"
+            raise ValueError(
+                f"the class declares no stream {name!r} to emit to, but {there}; write "
+                f"{name} = Stream({name!r}) in it"
+            )
+        return self.streams[name]
 
 
 class Element:
@@ -101,7 +155,7 @@ class Element:
     other effects.
     """
 
-    _call: _Call
+    _call: Call
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set a field, or what a property sets; refuse what would be gone with the micro-batch.
@@ -140,7 +194,7 @@ class Element:
 
         ``key`` is used in place of what the stream's key finder finds.
         """
-        target = stream if isinstance(stream, Stream) else Stream(stream)
+        target = self._call.find_stream(stream)
         found = target.key_of(value) if key is ... else key
         self._call.outputs.append(Output(value, target.name, found, self.time, headers))
 
@@ -182,15 +236,9 @@ class Element:
         Raises:
             ValueError: the class is no element, or does not go with these rules.
         """
-        rules = _Rules(
-            _count(every),
-            _milliseconds("gap", gap),
-            _milliseconds("interval", interval),
-            _milliseconds("ttl", ttl),
+        return ElementReducer(
+            kind_of_element(cls, every=every, gap=gap, interval=interval, ttl=ttl)
         )
-        _check_class(cls)
-        _check_methods(cls, rules)
-        return ElementReducer(cls, rules)
 
 
 _HOOKS = ("on_create", "on_event", "on_trigger", "on_time", "on_remove")
@@ -198,7 +246,7 @@ _RESERVED = frozenset(name for name in vars(Element) if not name.startswith("__"
 
 
 @dataclass(frozen=True, slots=True)
-class _Rules:
+class Rules:
     """The rules by which methods are called besides events. Times are in milliseconds."""
 
     every: int | None
@@ -208,7 +256,7 @@ class _Rules:
 
 
 @dataclass(slots=True)
-class _Marks:
+class Marks:
     """The marks that are stored of an instance besides its fields; times are in milliseconds.
 
     ``events`` were taken since the last firing, which was at ``since``. ``last`` is the latest time
@@ -221,60 +269,41 @@ class _Marks:
     due: int | None = None
 
 
-class ElementReducer:
-    """The reducer of an element: ``reduce(key, state, facts, now)``.
+class ElementKind:
+    """An element class with its rules: makes instances, and writes them down."""
 
-    ``outputs`` are the streams that the class declares.
-    """
-
-    def __init__(self, element: type[Element], rules: _Rules) -> None:
-        self._element = element
-        self._rules = rules
+    def __init__(self, element: type[Element], rules: Rules) -> None:
+        self.element = element
+        self.rules = rules
         self._names = tuple(each.name for each in _state_fields(element))
-        declared = (getattr(element, name, None) for name in dir(element))
-        self.outputs = tuple(sorted({each.name for each in declared if isinstance(each, Stream)}))
-        #: by it Spark's workers are sent the package that the class is from
-        self.__module__ = element.__module__
-        if rules.ttl is None:  # no timer of event time
-            batched(self)
 
-    def __call__(
-        self, key: str | bytes, state: dict[str, Any] | None, facts: list[Any], now: int
-    ) -> tuple[dict[str, Any] | None, list[Output], dict[str, Timer]]:
-        """Return what becomes of an instance."""
-        call = _Call(_key_of(key), now)
-        instance = None if state is None else _Instance(self._rules, *self._read(state, call))
-        for fact in facts:
-            if isinstance(fact, Event):
-                if instance is None:
-                    call.time = fact.ts
-                    instance = _Instance(self._rules, self._new(call), _Marks())
-                    instance.create()
-                if not instance.is_removed:
-                    instance.take(fact)
-            elif instance is not None:
-                instance.fire(fact)
-            if instance is not None and instance.is_removed:
-                instance = None
-        if instance is None:
-            return None, call.outputs, {}
-        return self._dump_fields(instance), call.outputs, instance.timers()
+    @property
+    def streams(self) -> dict[str, Stream]:
+        """Return the streams that the class declares, by the names of its attributes."""
+        declared = ((name, getattr(self.element, name, None)) for name in dir(self.element))
+        return {name: each for name, each in declared if isinstance(each, Stream)}
 
-    def _new(self, call: _Call) -> Element:
-        made = self._element()
-        made._call = call  # noqa: SLF001 - of this module
+    def create(self, call: Call) -> Instance:
+        """Return a new instance, whose ``on_create`` was called at ``call.time``."""
+        made = Instance(self.rules, self._new(call), Marks())
+        made.create()
         return made
 
-    def _read(self, state: Mapping[str, Any], call: _Call) -> tuple[Element, _Marks]:
+    def read(self, state: Mapping[str, Any], call: Call) -> Instance:
         """Return an instance as it was stored; fields that were added since have their defaults."""
         made = self._new(call)
         for name in self._names:
             if name in state:
                 # as it was stored, also by a class whose field had another type
                 object.__setattr__(made, name, state[name])
-        return made, _Marks(**state.get(_MARKS, {}))
+        return Instance(self.rules, made, Marks(**state.get(_MARKS, {})))
 
-    def _dump_fields(self, instance: _Instance) -> dict[str, Any]:
+    def dump(self, instance: Instance) -> dict[str, Any]:
+        """Return what is stored of an instance.
+
+        Raises:
+            ValueError: a value is not of its field's type, or there is no such field.
+        """
         element = instance.element
         all_fits = _fits_of(type(element))
         for name in vars(element):
@@ -285,17 +314,58 @@ class ElementReducer:
             state[name] = value = getattr(element, name)
             if not fits(value):
                 raise _misfit(type(element), name, value)
-        unset = asdict(_Marks())
+        unset = asdict(Marks())
         marks = {
             name: value for name, value in asdict(instance.marks).items() if value != unset[name]
         }
         return {**state, _MARKS: marks} if marks else state
 
+    def _new(self, call: Call) -> Element:
+        made = self.element()
+        made._call = call  # noqa: SLF001 - of this module
+        return made
 
-class _Instance:
+
+class ElementReducer:
+    """The reducer of an element: ``reduce(key, state, facts, now)``.
+
+    ``outputs`` are the streams that the class declares.
+    """
+
+    def __init__(self, kind: ElementKind) -> None:
+        self._kind = kind
+        self.outputs = tuple(sorted({each.name for each in kind.streams.values()}))
+        #: by it Spark's workers are sent the package that the class is from
+        self.__module__ = kind.element.__module__
+        if kind.rules.ttl is None:  # no timer of event time
+            batched(self)
+
+    def __call__(
+        self, key: str | bytes, state: dict[str, Any] | None, facts: list[Any], now: int
+    ) -> tuple[dict[str, Any] | None, list[Output], dict[str, Timer]]:
+        """Return what becomes of an instance."""
+        call = Call(parts_of_key(key), now)
+        instance = None if state is None else self._kind.read(state, call)
+        for fact in facts:
+            if isinstance(fact, Event):
+                if instance is None:
+                    call.time = fact.ts
+                    instance = self._kind.create(call)
+                if not instance.is_removed:
+                    instance.take(fact)
+            elif instance is not None:
+                instance.fire(fact)
+            if instance is not None and instance.is_removed:
+                instance = None
+        if instance is None:
+            return None, call.outputs, {}
+        return self._kind.dump(instance), call.outputs, instance.timers()
+
+
+class Instance:
     """One instance on its way through some facts."""
 
-    def __init__(self, rules: _Rules, element: Element, marks: _Marks) -> None:
+    def __init__(self, rules: Rules, element: Element, marks: Marks) -> None:
         self._rules = rules
         self.element = element
         self.marks = marks
@@ -373,6 +443,30 @@ class _Instance:
         self._call.closed = False
 
 
+def kind_of_element(
+    element: type[Element],
+    *,
+    every: int | None = None,
+    gap: str | None = None,
+    interval: str | None = None,
+    ttl: str | None = None,
+) -> ElementKind:
+    """Return a class with its rules, which are those of :meth:`Element.as_reducer`.
+
+    Raises:
+        ValueError: the class is no element, or does not go with these rules.
+    """
+    rules = Rules(
+        _count(every),
+        _milliseconds("gap", gap),
+        _milliseconds("interval", interval),
+        _milliseconds("ttl", ttl),
+    )
+    _check_class(element)
+    _check_methods(element, rules)
+    return ElementKind(element, rules)
+
+
 def element_reducer(element: str, **rules: Any) -> ElementReducer:
     """Return the reducer of the element with an import path: a ``factory`` of a keyed channel.
 
@@ -396,7 +490,7 @@ def element_reducer(element: str, **rules: Any) -> ElementReducer:
         ) from error
 
 
-def _key_of(key: str | bytes) -> Key:
+def parts_of_key(key: str | bytes) -> Key:
     """Return a key with its parts, as ``Output`` takes it; see ``headrace.keyed``."""
     if not isinstance(key, str) or not key.startswith("["):
         return key
@@ -604,7 +698,7 @@ def _name(hint: Any) -> str:
 _RULED = (("on_trigger", ("every", "gap")), ("on_time", ("interval",)))
 
 
-def _check_methods(element: type[Element], rules: _Rules) -> None:
+def _check_methods(element: type[Element], rules: Rules) -> None:
     """Refuse methods that nothing would call, and rules that would call nothing."""
     for name in dir(element):
         if name.startswith("on_") and name not in _HOOKS and callable(getattr(element, name)):

@@ -519,6 +519,7 @@ class RekeyProcessorConfig(MergingConfig):
             OnlyWith.none_of("code", None, example="a function as key"),
             OnlyWith.none_of("decoder", None, example="a decoder of your own as value"),
         ),
+        "options": (OnlyWith.none_of("code", None, example="a factory of functions as key"),),
     }
 
     rejects_section: ClassVar[RejectsModel] = RekeyRejects
@@ -531,6 +532,10 @@ class RekeyProcessorConfig(MergingConfig):
     key: Restarts[KeySource]
     """The new key: a field of the value (value.customer.id), a header (headers.tenant), what a
     function says of the Event (package.module:function), or the record's own (key)."""
+
+    options: Restarts[Annotated[Mapping[str, Any], Options()] | None] = None
+    """The keyword arguments of a factory, which key names then: it returns the function that says
+    the key. null: key names that function itself."""
 
     value: Restarts[ValueDecoder] = "json"
     """The form in which values are read to find the key: as in a channel with state. They are
@@ -586,7 +591,9 @@ class RekeyProcessorConfig(MergingConfig):
 
     @override
     def called(self, channel: ChannelConfig) -> tuple[str, tuple[str, ...]] | None:
-        return None if self.code is None else (self.code, ("event",))
+        if self.code is None:
+            return None
+        return self.code, ("event",) if self.options is None else ()
 
     @property
     def extras(self) -> tuple[tuple[Steps, Extra], ...]:

@@ -6,8 +6,10 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from headrace.config import RekeyRejects
+from headrace.config.types.secrets import reveal_all
 from headrace.core.clock import Deadline
-from headrace.core.imports import load_callable
+from headrace.core.errors import ImportPathError
+from headrace.core.imports import load_callable, make
 from headrace.core.letter_headers import LetterHeaders
 from headrace.core.records import identity_of
 from headrace.extensions.keyed.names import REKEY_SUFFIX, changelog_name, is_by_key
@@ -26,9 +28,10 @@ from headrace.processors.micro_batch_processor import (
 from headrace.sinks.sections import KafkaSinkConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from headrace.config import ChannelConfig, ProcessorSite
+    from headrace.extensions.keyed.api import Event
 
 #: Seconds in which the brokers have to say what the by-key topic is, at the start.
 START_TIMEOUT = 30.0
@@ -56,7 +59,7 @@ def build_rekey(chosen: RekeyProcessorConfig, site: ProcessorSite) -> MicroBatch
         LetterHeaders(rejects.headers, channel.group),
         decoder,
     )
-    user_code = None if chosen.code is None else load_callable(chosen.code, "event")
+    user_code = _load_key(chosen)
     watches = watch_code(chosen.engine, channel.group, site.state)
     rekey = Rekey(settings, user_code, watches.of_fold)
     transactions = ResultTransactions(properties, channel.group, site.member)
@@ -82,6 +85,24 @@ def build_rekey(chosen: RekeyProcessorConfig, site: ProcessorSite) -> MicroBatch
         job_timeout=channel.batch_timeout * JOB_SHARE,
         calls=watches.here,
     )
+
+
+def _load_key(chosen: RekeyProcessorConfig) -> Callable[[Event[Any]], Any] | None:
+    """Return the function that says the key, None where it is found without one.
+
+    Raises:
+        ImportPathError: it cannot be imported or made.
+    """
+    if chosen.code is None or chosen.options is None:
+        return None if chosen.code is None else load_callable(chosen.code, "event")
+    found = make(chosen.code, reveal_all(chosen.options))
+    if not callable(found):
+        raise ImportPathError(
+            f"{chosen.code!r} returned a {type(found).__name__}, which cannot be called; have it "
+            "return a function of an event"
+        )
+    function: Callable[[Event[Any]], Any] = found
+    return function
 
 
 def _require_key(

@@ -1,0 +1,378 @@
+"""Applications of elements: how they are divided, what runs in one task, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typing_extensions import override
+
+from headrace.apps.elements import SAME_KEY, App, Element, Stream
+from headrace.apps.elements.app_test import AppTest, Emitted
+from headrace.apps.elements.part_reducer import PartReducer, StreamKey, app_reducer, load_app
+from headrace.core.errors import ConfigError, PoisonRecordError
+from headrace.keyed import Event, Fired
+from tests.unit.apps.elements.programs import (
+    Alarm,
+    Basket,
+    Hello,
+    HelloApp,
+    HelloSingleton,
+    Sales,
+    Shop,
+    TwitterCounter,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PROGRAMS = "tests.unit.apps.elements.programs"
+
+
+# --- the programs of the document -----------------------------------------------------------------
+
+
+def test_an_input_stream_retrieves_or_creates_the_instance_of_the_key_that_is_found() -> None:
+    """Each name has an instance of its own, which keeps its count."""
+    test = AppTest(HelloApp())
+    found = test.send("names", {"name": "Ada"}, {"name": "Bob"}, {"name": "Ada"})
+    greeted = sorted((each.value["key"], each.value["events"]) for each in found)
+    assert greeted == [("Ada", 1), ("Ada", 2), ("Bob", 1)]
+    assert test.state("Hello", "Ada") == {"events": 2}
+
+
+def test_a_singleton_takes_all_events_whatever_they_have() -> None:
+    """It is one instance for the partition."""
+    test = AppTest(HelloSingleton())
+    found = test.send("names", {"name": "Ada"}, {"name": "Bob"}, {"name": "Ada"})
+    assert [each.value for each in found] == [{"key": "0", "events": n} for n in (1, 2, 3)]
+
+
+def test_the_topics_of_texts_are_counted_and_those_with_the_most_found() -> None:
+    """Three elements in three parts, with two changes of key between them."""
+    test = AppTest(TwitterCounter())
+    assert [part.name for part in test.plan.parts] == [
+        "TopNTopics",
+        "TopicCountAndReport",
+        "TopicExtractor",
+    ]
+    texts = [{"text": "#a #b to #a"}, {"text": "#c #a #b"}]
+    assert test.send("raw-status", *texts, now=1_000) == []
+    assert test.hops == {"topic-seen": 6}
+    assert test.tick(11_000) == []
+    (top,) = test.tick(30_000)
+    assert top == Emitted("top", None, [["#a", 3], ["#b", 2]], 21_000)
+
+
+# --- what stays in a task -------------------------------------------------------------------------
+
+
+def test_a_stream_that_keeps_the_key_stays_within_the_task() -> None:
+    """It has no topic; a change of key is a topic by key."""
+    test = AppTest(Shop())
+    assert [(part.name, part.elements, dict(part.topics)) for part in test.plan.parts] == [
+        ("Basket", ("Basket", "Alarm"), {"orders": "shop.Basket.orders.by-key"}),
+        ("SalesOfGood", ("SalesOfGood",), {"goods": "shop.SalesOfGood.goods.by-key"}),
+    ]
+    orders = [{"customer": 7, "good": good, "price": 60} for good in ("tea", "tea", "jam")]
+    found = test.send("orders", *orders, ts=5)
+    assert found == [Emitted("alarms", "7", {"customer": "7", "total": 120}, 5)]
+    assert test.hops == {"goods": 3}
+    assert (test.state("Basket", "7"), test.state("Alarm", "7")) == (
+        {"total": 180},
+        {"raised": True},
+    )
+    assert test.state("SalesOfGood", "tea") == {"total": 120}
+
+
+@dataclass
+class Step(Element):
+    """Sends each event on, with another key where it says so, until it has gone far enough."""
+
+    steps = Stream("steps")
+
+    seen: int = 0
+
+    @override
+    def on_event(self, event: Event[Any]) -> None:
+        self.seen += 1
+        name, left = event.value["name"], event.value["left"]
+        if left:
+            self.emit(self.steps, {"name": event.value.get("then", name), "left": left - 1})
+
+
+class Steps(App):
+    """A stream that leads back to its element, by the key finder of the input."""
+
+    @override
+    def on_init(self) -> None:
+        step = self.create_element(Step)
+        self.create_input_stream("begin", "name", step)
+        self.create_stream("steps", "name", step)
+
+
+def test_whether_the_key_stays_is_decided_event_by_event() -> None:
+    """By the same key finder an event stays in the task if the key found is the instance's own."""
+    test = AppTest(Steps())
+    test.send("begin", {"name": "a", "left": 5})
+    assert (test.hops, test.state("Step", "a")) == ({}, {"seen": 6})
+    test.send("begin", {"name": "a", "left": 3, "then": "b"})
+    assert (test.hops, test.state("Step", "b")) == ({"steps": 1}, {"seen": 3})
+
+
+def test_events_that_go_round_within_a_task_are_refused() -> None:
+    """Of one record 10,000 may come; the record is poison, and names the stream."""
+    with pytest.raises(PoisonRecordError, match="stream 'steps': one record led to"):
+        AppTest(Steps()).send("begin", {"name": "a", "left": 10_001})
+
+
+def test_values_within_a_task_are_as_they_would_be_in_a_topic() -> None:
+    """What is no JSON is refused there too, and a key that is none of the task has no topic."""
+
+    @dataclass
+    class Wrong(Element):
+        sums = Stream("sums")
+
+        @override
+        def on_event(self, event: Event[Any]) -> None:
+            if event.value["what"] == "set":
+                self.emit(self.sums, {1, 2})
+            self.emit(self.sums, {}, key="another")
+
+    class Wrongs(App):
+        @override
+        def on_init(self) -> None:
+            wrong, sales = self.create_element(Wrong), self.create_element(Sales)
+            self.create_input_stream("in", SAME_KEY, wrong)
+            self.create_stream("sums", SAME_KEY, sales)
+
+    with pytest.raises(PoisonRecordError, match="a value for stream 'sums'"):
+        AppTest(Wrongs()).send("in", {"what": "set"}, key="a")
+    with pytest.raises(PoisonRecordError, match="stream 'sums' keeps the key, and has no topic"):
+        AppTest(Wrongs()).send("in", {"what": "key"}, key="a")
+
+
+def test_timers_are_those_of_their_element() -> None:
+    """Two elements of a key each have their own, and one that is gone does nothing."""
+    reducer = app_reducer(f"{PROGRAMS}:TwitterCounter", "TopicCountAndReport")
+    topic = next(iter(reducer.part.topics.values()))
+    event = Event({"topic": "#a"}, 5, topic, 0, 0)
+    state, _, timers = reducer("#a", None, [event], 1_000)
+    assert state == {"TopicCountAndReport": {"count": 1, "_element": {"due": 11_000}}}
+    assert list(timers) == ["TopicCountAndReport/time"]
+    _, outputs, _ = reducer("#a", state, [Fired("TopicCountAndReport/time", 11_000)], 11_000)
+    assert [(each.to, each.key) for each in outputs] == [
+        ("aggregated-topic-seen", "aggregationKey")
+    ]
+    assert reducer("#a", state, [Fired("Gone/time", 11_000)], 11_000)[1] == []
+
+
+def test_what_an_element_left_that_is_gone_stays_until_it_returns() -> None:
+    """A part that an element was taken out of keeps its state."""
+    plan = HelloApp().plan()
+    reducer = PartReducer(plan, plan.parts[0])
+    event = Event({"name": "Ada"}, 5, plan.parts[0].topics["names"], 0, 0)
+    state, _, _ = reducer("Ada", {"Former": {"x": 1}}, [event], 0)
+    assert state == {"Former": {"x": 1}, "Hello": {"events": 1}}
+
+
+# --- keys -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("finder", "one", "other"),
+    [
+        ("a", {"a": 7}, {"a": "7"}),
+        (("a", "b"), {"a": 7, "b": True}, {"a": "7", "b": "true"}),
+        (lambda value: [value["a"]], {"a": 1.5}, {"a": "1.5"}),
+        (("a",), {"a": 7}, {"a": "7"}),
+    ],
+)
+def test_a_number_and_its_text_are_one_key(finder: Any, one: Any, other: Any) -> None:
+    """As a part of several, too, and of one part alone."""
+    stream = Stream("s", key=finder)
+    assert stream.key_of(one) == stream.key_of(other)
+
+
+def test_the_key_of_an_input_is_found_by_its_stream() -> None:
+    """A re-keying channel gets the function; a value without the key is refused by name."""
+    key = StreamKey(HelloApp().plan(), "names")
+    assert key(Event({"name": "Ada"}, 0, "names", 0, 0)) == "Ada"
+    with pytest.raises(ValueError, match="has no stream 'nmes'; it has names, greetings"):
+        StreamKey(HelloApp().plan(), "nmes")
+
+
+# --- a plan is a value ----------------------------------------------------------------------------
+
+
+def test_a_changed_application_has_another_digest_and_a_channel_of_the_former_does_not_start() -> (
+    None
+):
+    """The same code has the same one each time."""
+    digest = Shop().plan().digest
+    assert (Shop().plan().digest, Shop().plan("other").digest != digest) == (digest, True)
+    assert app_reducer(f"{PROGRAMS}:Shop", "Basket", plan=digest).outputs == ("alarms", "goods")
+    with pytest.raises(ValueError, match=f"application shop is {digest} now, and the channel was"):
+        app_reducer(f"{PROGRAMS}:Shop", "Basket", plan="0")
+    with pytest.raises(ConfigError, match="application shop has no part Alarm; it has Basket, Sal"):
+        app_reducer(f"{PROGRAMS}:Shop", "Alarm")
+
+
+def test_an_application_is_drawn_with_its_parts_and_the_topics_between_them() -> None:
+    """As text and as a picture."""
+    plan = Shop().plan()
+    assert list(plan.lines())[1:] == [
+        "",
+        "part Basket: group shop.Basket, an instance for each key",
+        "  reads orders from shop.Basket.orders.by-key, which has orders by customer",
+        "  element Basket",
+        "    goods -> goods by good, to shop.SalesOfGood.goods.by-key",
+        "    sums -> sums, within the task",
+        "  element Alarm",
+        "    alarms -> alarms by the same key, to shop-alarms",
+        "",
+        "part SalesOfGood: group shop.SalesOfGood, an instance for each key",
+        "  reads goods from shop.SalesOfGood.goods.by-key",
+        "  element SalesOfGood",
+    ]
+    picture = plan.mermaid()
+    assert "e0 -->|sums| e1" in picture
+    assert 't1[("shop.SalesOfGood.goods.by-key")]' in picture
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        (f"{PROGRAMS}:Hello", "is a Hello, and no application; name a class that is derived"),
+        (f"{PROGRAMS}:dataclass", "no application"),
+        (f"{PROGRAMS}:field", "is a Field, and no application"),
+        ("json:loads", "cannot be called"),
+    ],
+)
+def test_what_is_no_application_is_refused_by_its_path(path: str, words: str) -> None:
+    """A class, an object or a function of one is an application."""
+    with pytest.raises(ValueError, match=words):
+        load_app(path)
+
+
+# --- what does not fit ----------------------------------------------------------------------------
+
+
+def wired(wire: Callable[[App], Any]) -> App:
+    """Return an application that is wired by a function."""
+
+    class Wiring(App):
+        @override
+        def on_init(self) -> None:
+            wire(self)
+
+    return Wiring()
+
+
+def _hello(app: App, **options: Any) -> None:
+    app.create_input_stream("names", "name", app.create_element(Hello, **options))
+
+
+def _twice(app: App) -> None:
+    sales = app.create_element(Sales)
+    app.create_input_stream("one", SAME_KEY, sales, topic="t")
+    app.create_input_stream("two", SAME_KEY, sales, topic="t")
+
+
+@pytest.mark.parametrize(
+    ("wire", "words"),
+    [
+        (lambda app: app.create_element(Hello, evry=3), "element Hello: there is no option 'evry'"),
+        (lambda app: app.create_element(int), "element int: .* is no element; give a class"),
+        (lambda app: app.create_element(Hello, every=0), "element Hello: every is 0"),
+        (
+            lambda app: app.create_element(Hello, every=3),
+            "element Hello: .* there is no on_trig",
+        ),
+        (lambda app: app.create_element(Hello, "a/b"), "element a/b: the name becomes part of a"),
+        (
+            lambda app: app.create_element(Hello, singleton=True),
+            "element Hello: singleton is True; write singleton='partition'",
+        ),
+        (
+            lambda app: app.create_element(Hello, greetings="greetings"),
+            "element Hello: greetings is a str, and it has to be a stream",
+        ),
+        (
+            lambda app: (app.create_element(Hello), app.create_element(Hello)),
+            "element Hello is there already; give one of the two another name",
+        ),
+        (
+            lambda app: app.create_stream("s", "k", Hello),
+            "stream s: .* is no element of this application; give what create_element returns",
+        ),
+        (lambda app: app.create_stream("s", ""), "stream 's': key is ''"),
+        (lambda app: app.create_output_stream("s", topic="a b"), "stream s: topic is 'a b'"),
+        (_hello, "element Hello: its stream 'greetings' leads nowhere; give create_element"),
+        (
+            lambda app: _hello(app, greetings=Stream("greetings")),
+            "element Hello: greetings is stream greetings, which is none of this application's",
+        ),
+        (
+            lambda app: _hello(app, greetings=app.create_input_stream("more", "k")),
+            "element Hello: greetings is stream more, which comes in from others",
+        ),
+        (str, "the application has no element; call create_element in on_init"),
+        (lambda app: app.create_element(Sales), "element Sales: no stream leads to it; name it in"),
+        (lambda app: app.create_stream("s", "k"), "stream s: no element takes it; name one after"),
+        (lambda app: app.create_output_stream("s"), "stream s: no element emits to it; bind one's"),
+        (
+            lambda app: app.create_stream("s", "k", app.create_element(Sales)),
+            "the application has no input stream, so nothing comes in",
+        ),
+        (
+            lambda app: app.create_input_stream("s", app.create_element(Sales)),
+            "stream s: it has no key finder, and element Sales has an instance for each key",
+        ),
+        (
+            lambda app: app.create_input_stream(
+                "s", "k", app.create_element(Sales, singleton="partition")
+            ),
+            "stream s: it has a key finder, and element Sales is one for each partition",
+        ),
+        (
+            lambda app: app.create_input_stream(
+                "s", SAME_KEY, app.create_element(Sales, singleton="partition")
+            ),
+            "stream s: it has the key of its records, and element Sales is one for each partition",
+        ),
+        (
+            _twice,
+            "stream two: topic t is read by another stream of the same part, Sales",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_its_name_and_the_next_step(
+    wire: Callable[[App], Any], words: str
+) -> None:
+    """Whether it shows in a call, or when all is known."""
+    with pytest.raises(ConfigError, match=words):
+        wired(wire).plan()
+
+
+def test_elements_with_other_instances_cannot_share_a_task() -> None:
+    """A stream that keeps the key would lead from one of a partition to one of a key."""
+
+    def wire(app: App) -> None:
+        basket = app.create_element(Basket, singleton="partition")
+        app.create_input_stream("orders", basket)
+        app.create_stream("sums", SAME_KEY, app.create_element(Alarm))
+        app.create_stream("goods", "good", app.create_element(Sales))
+        app.create_output_stream("alarms")
+
+    with pytest.raises(ConfigError, match=r"elements Basket \(partition\), Alarm \(key\) are conn"):
+        wired(wire).plan()
+
+
+def test_a_name_that_no_topic_can_have_is_refused() -> None:
+    """Groups and topics begin with it."""
+    with pytest.raises(ConfigError, match="the name 'a b' cannot be part of a topic's"):
+        Shop().plan("a b")
+    with pytest.raises(ValueError, match="there is no input stream 'goods'; there are orders"):
+        AppTest(Shop()).send("goods", {})
