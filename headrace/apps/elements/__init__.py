@@ -6,12 +6,14 @@ docs/elements.md is the guide. An ``App`` connects elements by streams; ``elemen
 
 from __future__ import annotations
 
+from headrace.apps.elements.adapter import AdapterApp
 from headrace.apps.elements.app import App, Prototype
 from headrace.apps.elements.element import SAME_KEY, Element, Stream, element_reducer
 from headrace.apps.elements.part_reducer import app_reducer, key_function
 
 __all__ = [
     "SAME_KEY",
+    "AdapterApp",
     "App",
     "Element",
     "Prototype",

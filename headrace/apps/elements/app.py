@@ -166,6 +166,18 @@ class App:
         Raises:
             ConfigError: elements and streams do not fit together; each problem names one.
         """
+        streams, placed = self.wire()
+        chosen = name or self.name or _dashed(type(self).__name__)
+        if not _NAME.fullmatch(chosen):
+            raise ConfigError([f"the name {chosen!r} cannot be part of a topic's; choose another"])
+        return make_plan(chosen, placed, streams)
+
+    def wire(self) -> tuple[list[WiredStream], list[Placed]]:
+        """Call ``on_init``; return the streams and elements that it creates, in their order.
+
+        Raises:
+            ConfigError: one of them cannot be created.
+        """
         self._prototypes: dict[str, Prototype] = {}
         self._streams: dict[str, WiredStream] = {}
         self.on_init()
@@ -173,10 +185,7 @@ class App:
             Placed(each.name, each.kind, each.singleton, dict(each.streams))
             for each in self._prototypes.values()
         ]
-        chosen = name or self.name or _dashed(type(self).__name__)
-        if not _NAME.fullmatch(chosen):
-            raise ConfigError([f"the name {chosen!r} cannot be part of a topic's; choose another"])
-        return make_plan(chosen, placed, tuple(self._streams.values()))
+        return list(self._streams.values()), placed
 
     def _created(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -14,52 +15,53 @@ import yaml
 from pydantic import ValidationError
 
 from headrace import daemon
+from headrace.apps.elements.adapter import AdapterApp
 from headrace.apps.elements.daemon_config import AppNode, dead_letters, own_topics
 from headrace.apps.elements.part_reducer import load_app
-from headrace.apps.elements.plan import Wired
+from headrace.apps.elements.plan import Wired, describe_finder
 from headrace.config.models.kafka import KafkaConfig
 from headrace.config.show import escaped
 from headrace.core.clock import Deadline
 from headrace.core.errors import ConfigError, HeadraceError, ImportPathError, StartError
 from headrace.core.files import write_whole
 from headrace.core.processes import default_state_dir
+from headrace.core.user_text import describe_error
 from headrace.extensions.keyed.topics import create_topic, open_by_key
 from headrace.kafka import KafkaTopicCatalog, clients
 from headrace.kafka.catalog import NewTopic
+from headrace.kafka.topic_producer import TopicProducer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from headrace.apps.elements.app import App
     from headrace.apps.elements.plan import AppPlan
 
-_UNUSABLE = 2
+_FAILED, _UNUSABLE = 1, 2
+
+#: Of adapters, as elements' outputs have it, and Java's clients.
+PARTITIONER = {"partitioner": "murmur2_random"}
 
 #: Seconds that the brokers have for each question, and for each topic.
 _PATIENCE = 30.0
 
 
-def plan_of(app: str, name: str | None) -> AppPlan:
-    """Return the plan of an application, whose modules may be in the current folder.
+def app_of(path: str) -> App:
+    """Return an application, whose modules may be in the current folder.
 
     Raises:
-        ConfigError: it does not fit together, or is no application.
+        ConfigError: it is no application.
         ImportPathError: it cannot be imported.
     """
     sys.path.insert(0, str(Path.cwd()))
     try:
-        return load_app(app).plan(name)
+        return load_app(path)
     except ValueError as error:
         raise ConfigError([str(error)]) from error
 
 
-def node(app: str, brokers: str, name: str | None, state_dir: Path | None, **given: Any) -> AppNode:
-    """Return the process that a command line describes; the current folder has its modules.
-
-    Raises:
-        ConfigError: the application does not fit together.
-        ImportPathError: it cannot be imported.
-    """
-    plan = plan_of(app, name)
+def node(app: str, plan: AppPlan, brokers: str, state_dir: Path | None, **given: Any) -> AppNode:
+    """Return the process that a command line describes; the current folder has its modules."""
     folder = state_dir or default_state_dir(os.environ) / plan.name
     return AppNode(app, plan, brokers, folder, python_path=(str(Path.cwd()),), **given)
 
@@ -80,12 +82,15 @@ def run(
     there; None leaves them out.
     """
     try:
-        chosen = node(app, brokers, name, state_dir, **given)
+        found = app_of(app)
+        if isinstance(found, AdapterApp):
+            return adapt(found, brokers, given.get("properties", {}), create, print_only=print_only)
+        chosen = node(app, found.plan(name), brokers, state_dir, **given)
         text = yaml.safe_dump(escaped(chosen.configuration()), sort_keys=False, allow_unicode=True)
         if print_only:
             typer.echo(text, nl=False)
             return 0
-        open_topics(client_of(chosen), chosen.plan, create)
+        open_topics(client_of(chosen.brokers, chosen.properties), chosen.plan, create)
         file = chosen.folder / "elements.yaml"
         file.parent.mkdir(parents=True, exist_ok=True)
         write_whole(file, text)
@@ -99,10 +104,74 @@ def run(
     return daemon.run(file)
 
 
+def adapt(
+    adapter: AdapterApp,
+    brokers: str,
+    properties: Mapping[str, str],
+    create: int | None,
+    *,
+    print_only: bool,
+) -> int:
+    """Run an adapter until it ends or is interrupted, and return the exit code. Blocks.
+
+    Raises:
+        ConfigError: it has no remote stream, or no configuration that could be printed.
+        HeadraceError: the brokers do not answer or take its events.
+    """
+    stream = adapter.remote_stream()
+    if print_only:
+        raise ConfigError([
+            f"adapter {type(adapter).__name__} is no channel, so there is no configuration to print"
+        ])  # fmt: skip
+    client = client_of(brokers, properties)
+    _open_remote(client, stream.topic, create)
+    typer.echo(_adapter_text(adapter), err=True)
+    producer = TopicProducer({**client, **PARTITIONER}, stream.topic)
+    # what was put is stored before the process ends
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        count = adapter.run(producer)
+    except KeyboardInterrupt:
+        return 0
+    except (HeadraceError, OSError):
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever a user's code raises
+        typer.echo(
+            f"on_start of {type(adapter).__name__} failed: {describe_error(error)}", err=True
+        )
+        return _FAILED
+    typer.echo(f"{count} events put to {stream.topic}", err=True)
+    return 0
+
+
+def _adapter_text(adapter: AdapterApp) -> str:
+    stream = adapter.remote_stream()
+    key = describe_finder(stream.stream.key)
+    return f"adapter {type(adapter).__name__} puts {stream.name} by {key} to {stream.topic}"
+
+
+def _open_remote(client: Mapping[str, Any], topic: str, create: int | None) -> None:
+    """Create the topic of a remote stream if it is missing; None: refuse. Blocks."""
+    with closing(KafkaTopicCatalog(client, topic)) as catalog:
+        if topic in catalog.describe([topic], Deadline.after(_PATIENCE)):
+            return
+        if create is None:
+            raise StartError(
+                f"topic {topic} does not exist, which the adapter puts events to; create it, or "
+                "run with --create"
+            )
+        create_topic(catalog, NewTopic(topic, create), Deadline.after(_PATIENCE))
+        typer.echo(f"created topic {topic} with {create} partitions", err=True)
+
+
 def show(app: str, name: str | None, *, mermaid: bool, as_json: bool) -> int:
     """Draw an application, and return the exit code."""
     try:
-        plan = plan_of(app, name)
+        found = app_of(app)
+        if isinstance(found, AdapterApp):
+            typer.echo(_adapter_text(found))
+            return 0
+        plan = found.plan(name)
     except (ConfigError, ImportPathError) as error:
         typer.echo(str(error), err=True)
         return _UNUSABLE
@@ -115,13 +184,13 @@ def show(app: str, name: str | None, *, mermaid: bool, as_json: bool) -> int:
     return 0
 
 
-def client_of(chosen: AppNode) -> Mapping[str, Any]:
-    """Return the properties of librdkafka for the brokers of a process.
+def client_of(brokers: str, properties: Mapping[str, str]) -> Mapping[str, Any]:
+    """Return the properties of librdkafka for brokers, with those of a user.
 
     Raises:
         ConfigError: an address or a property cannot be used.
     """
-    given = {"bootstrap_servers": chosen.brokers, "properties": dict(chosen.properties)}
+    given = {"bootstrap_servers": brokers, "properties": dict(properties)}
     try:
         config = KafkaConfig.model_validate(given)
     except ValidationError as error:
