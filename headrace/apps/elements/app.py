@@ -87,7 +87,9 @@ class App:
         Args:
             element: its class.
             name: what its state is called by, where the class is there twice.
-            singleton: ``partition`` for one instance a partition in place of one a key.
+            singleton: in place of an instance for each key ``partition`` for one for each partition
+                of what the element reads, or ``member`` for one in each process, whose state is in
+                its memory alone.
             **options: rules (``every``, ``gap``, ``interval``, ``ttl``), and streams that the class
                 declares, by the names of its attributes.
 
@@ -101,11 +103,17 @@ class App:
             raise _unfit(
                 f"element {given}", f"{element!r} is no element; give a class derived from Element"
             )
-        if singleton not in {None, "partition"}:
+        if singleton not in {None, "partition", "member"}:
             raise _unfit(
                 f"element {given}",
-                f"singleton is {singleton!r}; write singleton='partition', for "
-                "one instance for each partition of what it reads, or leave it out",
+                f"singleton is {singleton!r}; write singleton='partition', for one instance for "
+                "each partition of what it reads, or 'member', for one in each process",
+            )
+        if singleton == "member" and "ttl" in options:
+            raise _unfit(
+                f"element {given}",
+                "ttl goes by the stream time of a partition, and the instance is one for each "
+                "member; leave ttl out, or write singleton='partition'",
             )
         rules = {rule: options.pop(rule) for rule in _RULES if rule in options}
         try:

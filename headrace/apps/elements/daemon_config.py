@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.apps.elements.element import SAME_KEY
 from headrace.apps.elements.plan import Wired
+from headrace.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,8 +44,20 @@ class AppNode:
     python_path: tuple[str, ...] = ()
 
     def configuration(self) -> dict[str, Any]:
-        """Return the configuration that ``headrace run`` takes."""
+        """Return the configuration that ``headrace run`` takes.
+
+        Raises:
+            ConfigError: an element is one a member, and the engine has workers.
+        """
         plan = self.plan
+        members = [each.name for each in plan.elements.values() if each.singleton == "member"]
+        if members and self.engine != "arrow":
+            text = (
+                f"element {members[0]}: it is one for each member, in the memory of its process, "
+                f"and engine is {self.engine}, which has workers; take engine arrow, or write "
+                "singleton='partition'"
+            )
+            raise ConfigError([text])
         channels: dict[str, Any] = {}
         for part in plan.parts:
             for stream in plan.streams.values():

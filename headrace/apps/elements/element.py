@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from headrace.core.imports import load_callable
 from headrace.core.user_text import describe_error, describe_value, kind_of
-from headrace.extensions.keyed.codecs import to_json
+from headrace.extensions.keyed.codecs import from_json, to_json
 from headrace.extensions.keyed.exact import exact_json
 from headrace.keyed import Event, Fired, Output, Timer, at_clock, at_event, batched
 
@@ -297,6 +297,14 @@ class ElementKind:
                 # as it was stored, also by a class whose field had another type
                 object.__setattr__(made, name, state[name])
         return Instance(self.rules, made, Marks(**state.get(_MARKS, {})))
+
+    def copy(self, instance: Instance, call: Call) -> Instance:
+        """Return an instance of the same state, for another call.
+
+        Raises:
+            ValueError, TypeError: the state cannot be written down.
+        """
+        return self.read(from_json(exact_json(self.dump(instance), "the state")), call)
 
     def dump(self, instance: Instance) -> dict[str, Any]:
         """Return what is stored of an instance.

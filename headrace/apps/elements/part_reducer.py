@@ -28,6 +28,9 @@ MAX_EVENTS = 10_000
 class PartReducer:
     """The reducer of a part: ``reduce(key, state, facts, now)``.
 
+    An element of which there is one a member has its instance in this object: what a call that
+    fails did to it is undone, and a new process begins with a new one.
+
     The state has that of each element that has an instance of the key, by its name. What an element
     emits by its own key to another of the part is taken at once, in the order in which it was
     emitted, and after the event that it was emitted at. The rest are outputs.
@@ -43,6 +46,9 @@ class PartReducer:
             name: [each for each in stream.targets if each in self.kinds]
             for name, stream in plan.streams.items()
         }
+        self.of_member = {n for n in part.elements if plan.elements[n].singleton == "member"}
+        #: The instances of which there is one a member.
+        self.members: dict[str, Instance] = {}
         self.internal = {n for n, e in plan.streams.items() if e.wired is Wired.INTERNAL}
         written = plan.written_by(part)
         self.outputs = tuple(sorted(written))
@@ -70,7 +76,10 @@ class PartReducer:
                 run.take(self.by_topic[fact.source], fact)
             else:
                 run.fire(fact)
-        return run.result()
+        found = run.result()
+        if self.of_member:
+            run.keep_members()
+        return found
 
 
 class _KeyRun:
@@ -89,6 +98,8 @@ class _KeyRun:
             name: kind.read(state[name], self._calls[name]) if name in state else None
             for name, kind in reducer.kinds.items()
         }
+        for name, instance in reducer.members.items():
+            self._instances[name] = reducer.kinds[name].copy(instance, self._calls[name])
         self._waiting: deque[tuple[str, Event[Any]]] = deque()
         self._outputs: list[Output] = []
         self._fact: Event[Any] | None = None
@@ -103,11 +114,25 @@ class _KeyRun:
         """Apply a timer; one of an element that is not there any more does nothing."""
         name, _, timer = fired.name.rpartition("/")
         instance = self._instances.get(name)
-        if instance is not None:
+        if instance is not None and not self._has_fired(name, instance, fired):
             self._fact = None
             instance.fire(fired._replace(name=timer))
             self._collect(name, instance)
             self._drain()
+
+    def _has_fired(self, name: str, instance: Instance, fired: Fired) -> bool:
+        """Return whether a member's instance has had the timer by another partition."""
+        due = instance.marks.due
+        return name in self._reducer.of_member and due is not None and fired.due < due
+
+    def keep_members(self) -> None:
+        """Keep the instances of which there is one a member, for other partitions."""
+        for name in self._reducer.of_member:
+            instance = self._instances[name]
+            if instance is None:
+                self._reducer.members.pop(name, None)
+            else:
+                self._reducer.members[name] = instance
 
     def result(self) -> tuple[dict[str, Any] | None, list[Output], dict[str, Timer]]:
         """Return state, outputs and timers."""
@@ -118,7 +143,9 @@ class _KeyRun:
         timers: dict[str, Timer] = {}
         for name, instance in self._instances.items():
             if instance is not None:
-                state[name] = self._reducer.kinds[name].dump(instance)
+                dumped = self._reducer.kinds[name].dump(instance)
+                if name not in self._reducer.of_member:
+                    state[name] = dumped
                 own = instance.timers()
                 timers |= {f"{name}/{timer}": when for timer, when in own.items()}
         return state or None, self._outputs, timers

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headrace.apps.elements.element import KeyFinder
 
 #: Of what there is one instance, in place of one of each key.
-Singleton: TypeAlias = Literal["partition"]
+Singleton: TypeAlias = Literal["partition", "member"]
 
 #: Hexadecimal digits of a fingerprint.
 _DIGITS = 8
@@ -267,7 +267,8 @@ def _element(placed: Placed) -> dict[str, Any]:
 
 def _rules_text(placed: Placed) -> str:
     rules = placed.kind.rules
-    found = [] if rules.every is None else [f"every {rules.every}"]
+    found = [] if placed.singleton is None else [f"one for each {placed.singleton}"]
+    found += [] if rules.every is None else [f"every {rules.every}"]
     for name in ("gap", "interval", "ttl"):
         value = getattr(rules, name)
         if value is not None:
@@ -382,18 +383,18 @@ class _Planner:
                     self._problems.append(
                         f"stream {stream.name}: it has no key finder, and element {name} has an "
                         "instance for each key; give the stream a key finder, or the element "
-                        "singleton='partition'"
+                        "singleton='partition' or 'member'"
                     )
                 if singleton is not None and key is not None and key is not SAME_KEY:
                     self._problems.append(
                         f"stream {stream.name}: it has a key finder, and element {name} is one for "
-                        "each partition; leave the key finder out, or singleton"
+                        f"each {singleton}; leave the key finder out, or singleton"
                     )
                 kept = stream.wired is Wired.INPUT and key is SAME_KEY
                 if singleton is not None and kept:
                     self._problems.append(
                         f"stream {stream.name}: it has the key of its records, and element {name} "
-                        "is one for each partition; leave SAME_KEY out, or singleton"
+                        f"is one for each {singleton}; leave SAME_KEY out, or singleton"
                     )
 
     # --- where it is cut
@@ -429,11 +430,10 @@ class _Planner:
     def _parts(self, emitted: Mapping[str, Mapping[str, Stream]]) -> Iterator[Part]:
         for names in self._groups(emitted):
             first = names[0]
-            singletons = {self._elements[name].singleton for name in names}
-            if len(singletons) > 1:
+            keys = {_key_of(self._elements[name]) for name in names}
+            if len(keys) > 1:
                 several = ", ".join(
-                    f"{name} ({_INSTANCES[self._elements[name].singleton or 'record']})"
-                    for name in names
+                    f"{name} ({_INSTANCES[_key_of(self._elements[name])]})" for name in names
                 )
                 self._problems.append(
                     f"elements {several} are connected without a change of key, and have instances "
@@ -469,7 +469,7 @@ class _Planner:
             yield Part(
                 first,
                 group,
-                next(iter(singletons)) or "record",
+                next(iter(keys)),
                 tuple(names),
                 topics,
                 frozenset(e.name for e in streams if e.wired is Wired.INTERNAL),
@@ -483,6 +483,11 @@ class _Planner:
         if stream.stream.key is SAME_KEY:
             return None
         return by_key_topic(group, stream.name)
+
+
+def _key_of(placed: Placed) -> str:
+    """Return what the state of an element's instances is by."""
+    return "record" if placed.singleton is None else "partition"
 
 
 def _identifier(name: str) -> str:

@@ -177,6 +177,83 @@ def test_what_an_element_left_that_is_gone_stays_until_it_returns() -> None:
     assert state == {"Former": {"x": 1}, "Hello": {"events": 1}}
 
 
+# --- singletons, and a class twice ----------------------------------------------------------------
+
+
+@dataclass
+class Total(Element):
+    """Counts all that there is, and tells it in an interval; refuses a bad event."""
+
+    totals = Stream("totals")
+
+    events: int = 0
+
+    @override
+    def on_event(self, event: Event[Any]) -> None:
+        self.events += 1
+        if event.value == "bad":
+            raise ValueError("a bad event")
+
+    @override
+    def on_time(self) -> None:
+        self.emit(self.totals, self.events)
+
+
+class Totals(App):
+    """One instance of the member."""
+
+    @override
+    def on_init(self) -> None:
+        self.create_input_stream(
+            "in", self.create_element(Total, singleton="member", interval="5s")
+        )
+        self.create_output_stream("totals")
+
+
+def test_a_singleton_of_a_member_takes_the_events_of_all_its_partitions() -> None:
+    """Its timer fires once, whichever partition comes first; no state of it is stored."""
+    plan = Totals().plan()
+    reducer = PartReducer(plan, plan.parts[0])
+    events = [Event("x", 5, "in", number, 7) for number in range(3)]
+    for number, event in enumerate(events):
+        state, _, timers = reducer(str(number), None, [event], 1_000)
+        assert (state, timers["Total/time"].due) == (None, 6_000)
+    fired = Fired("Total/time", 6_000)
+    made = [reducer(str(number), None, [fired], 6_500) for number in range(3)]
+    assert [[each.value for each in outputs] for _, outputs, _ in made] == [[3], [], []]
+    assert [timers["Total/time"].due for *_, timers in made] == [11_000] * 3
+
+
+def test_an_event_that_fails_leaves_no_trace_in_a_singleton_of_a_member() -> None:
+    """Though its instance is not read from what is stored."""
+    plan = Totals().plan()
+    reducer = PartReducer(plan, plan.parts[0])
+    good, bad = (Event(value, 5, "in", 0, 7) for value in ("x", "bad"))
+    reducer("0", None, [good], 0)
+    with pytest.raises(ValueError, match="a bad event"):
+        reducer("0", None, [good, bad], 0)
+    reducer("0", None, [good], 0)
+    assert reducer("0", None, [Fired("Total/time", 5_000)], 5_000)[1][0].value == 2
+
+
+def test_a_class_may_be_there_twice_with_other_rules() -> None:
+    """Each has a name, a state and timers of its own."""
+
+    class Twice(App):
+        @override
+        def on_init(self) -> None:
+            often = self.create_element(Total, "Often", interval="5s")
+            seldom = self.create_element(Total, "Seldom", interval="1h")
+            self.create_input_stream("in", SAME_KEY, often, seldom)
+            self.create_output_stream("totals", SAME_KEY)
+
+    test = AppTest(Twice())
+    test.send("in", "x", "y", key="a", now=1_000)
+    assert test.state("Often", "a")["_element"] == {"due": 6_000}
+    assert test.state("Seldom", "a") == {"events": 2, "_element": {"due": 3_601_000}}
+    assert [each.value for each in test.tick(6_000)] == [2]
+
+
 # --- keys -----------------------------------------------------------------------------------------
 
 
@@ -293,7 +370,11 @@ def _twice(app: App) -> None:
         (lambda app: app.create_element(Hello, "a/b"), "element a/b: the name becomes part of a"),
         (
             lambda app: app.create_element(Hello, singleton=True),
-            "element Hello: singleton is True; write singleton='partition'",
+            "element Hello: singleton is True; write singleton='partition'.* or 'member'",
+        ),
+        (
+            lambda app: app.create_element(Hello, singleton="member", ttl="5s"),
+            "element Hello: ttl goes by the stream time of a partition, and the instance is one",
         ),
         (
             lambda app: app.create_element(Hello, greetings="greetings"),

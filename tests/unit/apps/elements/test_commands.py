@@ -13,12 +13,13 @@ from headrace.apps.elements import commands
 from headrace.apps.elements.daemon_config import AppNode, own_topics
 from headrace.cli import app
 from headrace.config import ChannelConfig, Config
-from headrace.core.errors import ImportPathError, StartError
+from headrace.core.errors import ConfigError, ImportPathError, StartError
 from headrace.extensions.keyed.names import BY_KEY_SETTINGS
 from headrace.extensions.keyed.section import KeyedProcessorConfig, RekeyProcessorConfig
 from headrace.kafka.ports import TopicInfo
 from headrace.processors.factory import build_processor
 from tests.unit.apps.elements.programs import HelloApp, HelloSingleton, Shop
+from tests.unit.apps.elements.test_app import Totals
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -123,6 +124,15 @@ def test_show_draws_an_application(options: list[str], words: str) -> None:
     assert (done.exit_code, words in done.stdout) == (0, True), done.output
     if "--json" in options:
         assert json.loads(done.stdout)["parts"]["Basket"]["within"] == ["sums"]
+
+
+def test_a_singleton_of_a_member_takes_no_workers(tmp_path: Path) -> None:
+    """Its instance is in the memory of the process; the error names the element."""
+    node = AppNode("x:y", Totals().plan(), "k:1", tmp_path, engine="spark")
+    with pytest.raises(
+        ConfigError, match="element Total: it is one for each member, in the memory"
+    ):
+        node.configuration()
 
 
 @pytest.mark.parametrize("command", [["run"], ["show"]])
