@@ -23,7 +23,7 @@ SEND_TIMEOUT = 30.0
 
 
 class EventProducer(Protocol):
-    """What events are sent by: :class:`headrace.kafka.topic_producer.TopicProducer`."""
+    """A producer of events, as :class:`headrace.kafka.topic_producer.TopicProducer`."""
 
     sent: int
 

@@ -36,7 +36,7 @@ class Prototype:
     streams: dict[str, Stream] = field(default_factory=dict)
 
     def bind(self, **streams: Stream) -> Prototype:
-        """Have streams of the class, by the names of its attributes, be those of the application.
+        """Bind streams of the class, by the names of its attributes, to those of the application.
 
         Raises:
             ConfigError: the class has no such stream, or what is given is none.

@@ -105,7 +105,7 @@ class _KeyRun:
         self._fact: Event[Any] | None = None
 
     def take(self, stream: str, event: Event[Any]) -> None:
-        """Take an event of a stream, and what it leads to within the task."""
+        """Reduce an event of a stream, and what it leads to within the task."""
         self._fact = event
         self._waiting.append((stream, event))
         self._drain()
@@ -176,7 +176,7 @@ class _KeyRun:
             self._collect(name, instance)
 
     def _collect(self, name: str, instance: Instance) -> None:
-        """Take over what an element has emitted, and whether it is there still."""
+        """Collect what an element has emitted, and note whether it is there still."""
         self._instances[name] = None if instance.is_removed else instance
         call = self._calls[name]
         made, call.outputs = call.outputs, []

@@ -214,12 +214,12 @@ class AppPlan:
                 f"  {numbers[name]} -->|{stream.name}| {numbers[target]}"
                 for name in emitters
                 for target in stream.targets
-                if self.is_within(name, stream.name)
+                if self.may_stay(name, stream.name)
             ]
         lines += [f'  {box}[("{topic}")]' for topic, box in topics.items()]
         return "\n".join([*lines, *dict.fromkeys(arrows)])
 
-    def is_within(self, element: str, stream: str) -> bool:
+    def may_stay(self, element: str, stream: str) -> bool:
         """Return whether an element's events of a stream may stay within its task."""
         return any(element in part.elements and stream in part.within for part in self.parts)
 

@@ -48,7 +48,7 @@ class Here(App):
 '''
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(400)
 def test_an_application_goes_on_after_a_kill_with_each_event_once(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,7 +65,7 @@ def test_an_application_goes_on_after_a_kill_with_each_event_once(
     channels = node.configuration()["channels"]
     for channel in channels.values():
         channel["coordinator"] = {"type": "dynamic", "rebalance_delay": "50ms"}
-    orders = [
+    orders: list[dict[str, Any]] = [
         {"customer": customer, "good": f"good-{number % 3}", "price": PRICE}
         for number in range(ORDERS)
         for customer in range(CUSTOMERS)

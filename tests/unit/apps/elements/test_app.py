@@ -113,7 +113,7 @@ class Steps(App):
 
 
 def test_whether_the_key_stays_is_decided_event_by_event() -> None:
-    """By the same key finder an event stays in the task if the key found is the instance's own."""
+    """An event stays in the task if the key that the same finder finds is the instance's own."""
     test = AppTest(Steps())
     test.send("begin", {"name": "a", "left": 5})
     assert (test.hops, test.state("Step", "a")) == ({}, {"seen": 6})
@@ -122,13 +122,13 @@ def test_whether_the_key_stays_is_decided_event_by_event() -> None:
 
 
 def test_events_that_go_round_within_a_task_are_refused() -> None:
-    """Of one record 10,000 may come; the record is poison, and names the stream."""
+    """The record that leads to more than 10,000 is poison, and the text names the stream."""
     with pytest.raises(PoisonRecordError, match="stream 'steps': one record led to"):
         AppTest(Steps()).send("begin", {"name": "a", "left": 10_001})
 
 
 def test_values_within_a_task_are_as_they_would_be_in_a_topic() -> None:
-    """What is no JSON is refused there too, and a key that is none of the task has no topic."""
+    """A value that is no JSON is refused there too, and a key of another task has no topic."""
 
     @dataclass
     class Wrong(Element):
@@ -211,7 +211,7 @@ class Totals(App):
 
 
 def test_a_singleton_of_a_member_takes_the_events_of_all_its_partitions() -> None:
-    """Its timer fires once, whichever partition comes first; no state of it is stored."""
+    """The timer fires once, whichever partition comes first; no state of it is stored."""
     plan = Totals().plan()
     reducer = PartReducer(plan, plan.parts[0])
     events = [Event("x", 5, "in", number, 7) for number in range(3)]
@@ -267,7 +267,7 @@ def test_a_class_may_be_there_twice_with_other_rules() -> None:
     ],
 )
 def test_a_number_and_its_text_are_one_key(finder: Any, one: Any, other: Any) -> None:
-    """As a part of several, too, and of one part alone."""
+    """Parts of several are so, too, and one part alone is a key by itself."""
     stream = Stream("s", key=finder)
     assert stream.key_of(one) == stream.key_of(other)
 
@@ -297,7 +297,7 @@ def test_a_changed_application_has_another_digest_and_a_channel_of_the_former_do
 
 
 def test_an_application_is_drawn_with_its_parts_and_the_topics_between_them() -> None:
-    """As text and as a picture."""
+    """The text has a paragraph for each part, the picture a box."""
     plan = Shop().plan()
     assert list(plan.lines())[1:] == [
         "",

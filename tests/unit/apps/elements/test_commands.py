@@ -119,7 +119,7 @@ def test_run_prints_the_configuration_of_an_application(tmp_path: Path) -> None:
     ],
 )
 def test_show_draws_an_application(options: list[str], words: str) -> None:
-    """As text, as a picture, and as JSON."""
+    """The forms are text, a picture, and JSON."""
     done = CliRunner().invoke(app, ["elements", "show", "--app", f"{PROGRAMS}:Shop", *options])
     assert (done.exit_code, words in done.stdout) == (0, True), done.output
     if "--json" in options:
@@ -127,7 +127,7 @@ def test_show_draws_an_application(options: list[str], words: str) -> None:
 
 
 def test_a_singleton_of_a_member_takes_no_workers(tmp_path: Path) -> None:
-    """Its instance is in the memory of the process; the error names the element."""
+    """The instance is in the memory of the process; the error names the element."""
     node = AppNode("x:y", Totals().plan(), "k:1", tmp_path, engine="spark")
     with pytest.raises(
         ConfigError, match="element Total: it is one for each member, in the memory"
