@@ -272,7 +272,7 @@ def _rules_text(placed: Placed) -> str:
     for name in ("gap", "interval", "ttl"):
         value = getattr(rules, name)
         if value is not None:
-            found.append(f"{name} {value / 1000:g}s")
+            found.append(f"{name} {value / 1000:.15g}s")
     return f": {', '.join(found)}" if found else ""
 
 
