@@ -214,12 +214,12 @@ class AppPlan:
                 f"  {numbers[name]} -->|{stream.name}| {numbers[target]}"
                 for name in emitters
                 for target in stream.targets
-                if self.may_stay(name, stream.name)
+                if self.is_local(name, stream.name)
             ]
         lines += [f'  {box}[("{topic}")]' for topic, box in topics.items()]
         return "\n".join([*lines, *dict.fromkeys(arrows)])
 
-    def may_stay(self, element: str, stream: str) -> bool:
+    def is_local(self, element: str, stream: str) -> bool:
         """Return whether an element's events of a stream may stay within its task."""
         return any(element in part.elements and stream in part.within for part in self.parts)
 
