@@ -194,7 +194,7 @@ class _Job:
     def lateness(self, clock: Clock) -> float:
         """Return seconds since the call timed out, negative before.
 
-        The reducer decides the time-out by itself, by a timer: ``fire`` in reducer.py.
+        The reducer decides the time-out by itself, by a timer: ``fire`` in instance.py.
         """
         return clock.time() - (self.call.issued + self.call.timeout) / 1000
 
