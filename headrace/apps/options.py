@@ -41,13 +41,13 @@ PrintConfigOption = Annotated[
 ]
 
 
-def named(properties: list[str] | None) -> dict[str, str]:
-    """Return properties by name; raises typer.BadParameter for one that is not NAME=VALUE."""
+def named(properties: list[str] | None, option: str = "--property") -> dict[str, str]:
+    """Return an option's values by name; raises typer.BadParameter where one is not NAME=VALUE."""
     found = {}
     for each in properties or []:
         name, separator, value = each.partition("=")
         if not separator or not name:
-            raise typer.BadParameter(f"{each!r} is not NAME=VALUE", param_hint="--property")
+            raise typer.BadParameter(f"{each!r} is not NAME=VALUE", param_hint=option)
         found[name] = value
     return found
 

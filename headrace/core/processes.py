@@ -7,6 +7,7 @@ library alone, because ``headrace health`` is asked every few seconds.
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import socket
@@ -32,6 +33,15 @@ def python_command(code: str, *arguments: str) -> list[str]:
     """
     path = [str(Path(each).absolute()) for each in sys.path if each]
     return [sys.executable, "-I", "-c", f"import sys; sys.path[:] = {path!r}; {code}", *arguments]
+
+
+def who() -> str:
+    """Return who runs this process, as ``user@host``, for what is logged and written."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"
 
 
 def is_alive(pid: int) -> bool:

@@ -1,4 +1,4 @@
-"""The commands of the workflow executor: ``headrace workflow run|start|result|show|status``.
+"""The commands ``headrace workflow run|start|result|show|list|status|cancel``.
 
 Exit codes: 0 done, and an instance that is waited for has succeeded; 1 it has failed, or Kafka
 refused or did not answer; 2 the command line or a workflow cannot be used; 4 no outcome within the
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path  # noqa: TC003 - typer reads annotations at run time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,6 +25,9 @@ from headrace.apps.options import (
     parsed,
 )
 from headrace.core.options import command_group
+
+if TYPE_CHECKING:
+    from headrace.apps.workflow.instances import Selection
 
 app = command_group(help="Run workflows: calls in sequence, in parallel, by choice and in loops.")
 
@@ -183,6 +186,117 @@ def show(
 
     place = commands.Place(brokers, name, named(properties))
     raise typer.Exit(commands.show(place, instance))
+
+
+class _Phase(Enum):
+    OPEN = "open"
+    FAILING = "failing"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+_Definition = Annotated[
+    str | None,
+    typer.Option(metavar="WORKFLOW", help="Only those of a workflow, name, or name@version."),
+]
+_Phases = Annotated[
+    list[_Phase] | None,
+    typer.Option("--phase", help="Only those in this phase; may be repeated."),
+]
+_OlderThan = Annotated[
+    str | None,
+    typer.Option(metavar="DURATION", help="Only those started longer ago, such as 90s or 2h."),
+]
+_Args = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--args",
+        metavar="KEY=VALUE",
+        help="Only those that are open with this argument, as text or JSON; may be repeated.",
+    ),
+]
+_Limit = Annotated[
+    int | None, typer.Option(min=1, help="The most to take, of those that were started first.")
+]
+
+
+def _selection(
+    definition: str | None,
+    phases: list[_Phase] | None,
+    older_than: str | None,
+    args: list[str] | None,
+    limit: int | None,
+) -> Selection:
+    """Return what options select; raises typer.BadParameter for one that cannot be used."""
+    from headrace.apps.workflow.instances import (  # noqa: PLC0415 - takes a second to import
+        Selection,
+    )
+    from headrace.config.types.units import parse_duration  # noqa: PLC0415 - imports pydantic
+
+    age = None if older_than is None else parse_duration(older_than)
+    if older_than is not None and age is None:
+        text = f"{older_than!r} is no duration; take one such as 90s, 10m or 2h"
+        raise typer.BadParameter(text, param_hint="--older-than")
+    chosen = frozenset(each.value for each in phases or [])
+    return Selection(definition, chosen, age, named(args, "--args"), limit)
+
+
+@app.command(name="list")
+def list_(  # noqa: PLR0917 - the parts of a selection
+    brokers: _Brokers,
+    definition: _Definition = None,
+    phase: _Phases = None,
+    older_than: _OlderThan = None,
+    args: _Args = None,
+    limit: _Limit = None,
+    timeout: _Timeout = 60.0,
+    name: _Name = "workflow",
+    properties: PropertiesOption = None,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one line each.")] = False,
+) -> None:
+    """List instances that are remembered, those that were started first in front.
+
+    Covers all processes: it reads the last committed states of all instances that are kept.
+    """
+    from headrace.apps.workflow import commands  # noqa: PLC0415 - takes a second to import
+
+    place = commands.Place(brokers, name, named(properties))
+    chosen = _selection(definition, phase, older_than, args, limit)
+    raise typer.Exit(commands.list_instances(place, chosen, timeout=timeout, as_json=as_json))
+
+
+@app.command()
+def cancel(  # noqa: PLR0917 - the parts of a selection
+    brokers: _Brokers,
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; the outcomes say so.")],
+    instances: Annotated[
+        list[str] | None, typer.Argument(metavar="INSTANCE...", help="The ids of the instances.")
+    ] = None,
+    definition: _Definition = None,
+    phase: _Phases = None,
+    older_than: _OlderThan = None,
+    args: _Args = None,
+    limit: _Limit = None,
+    timeout: _Timeout = 60.0,
+    name: _Name = "workflow",
+    properties: PropertiesOption = None,
+) -> None:
+    """Cancel instances by their ids, or all that have no outcome and that the options select.
+
+    Open calls are cancelled, and no others are made. The outcome says by whom and why. Prints the
+    ids of those that were asked to end; one that has an outcome by then keeps it.
+    """
+    from headrace.apps.workflow import commands  # noqa: PLC0415 - takes a second to import
+
+    options = (definition, phase, older_than, args, limit)
+    if bool(instances) == any(options):
+        text = "give the ids of instances, or options that select some, such as --definition"
+        raise typer.BadParameter(text, param_hint="INSTANCE")
+    place = commands.Place(brokers, name, named(properties))
+    chosen = list(instances or []) or _selection(*options)
+    raise typer.Exit(commands.cancel(place, chosen, reason, timeout=timeout))
 
 
 @app.command()

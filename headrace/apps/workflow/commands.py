@@ -6,9 +6,7 @@ import json
 import os
 import sys
 import time
-from collections import Counter
 from dataclasses import dataclass
-from heapq import nsmallest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,34 +17,32 @@ from headrace import daemon
 from headrace.apps.workflow.daemon_config import NodeRole, WorkflowNode
 from headrace.apps.workflow.definitions import load_workflows
 from headrace.apps.workflow.errors import DefinitionError, NoOutcomeError
+from headrace.apps.workflow.event_producer import EventProducer
 from headrace.apps.workflow.executor import Executor, find_outcome, result_of
-from headrace.apps.workflow.reducer import WorkflowReducer, phase_of
+from headrace.apps.workflow.instances import (
+    Found,
+    Selection,
+    find_state,
+    read_instances,
+    select_instances,
+    unfinished,
+)
 from headrace.apps.workflow.term_tree import drawn
 from headrace.apps.workflow.topics import (
-    ANSWER_TIMEOUT,
-    FETCH_TIMEOUT,
-    TopicReader,
     Topics,
     client_of,
     create_topics,
-    document_of,
 )
 from headrace.config.models.root import LoggingConfig
 from headrace.config.show import escaped
-from headrace.core.clock import Deadline
 from headrace.core.errors import ConfigError, HeadraceError, ImportPathError
 from headrace.core.files import write_whole
-from headrace.core.processes import default_state_dir
-from headrace.extensions.keyed.names import changelog_name
-from headrace.extensions.keyed.phases import named, summed
-from headrace.kafka.errors import UnknownTopicError
-from headrace.ops.console import duration
+from headrace.core.processes import default_state_dir, who
+from headrace.ops.console import Column, duration, numeric, print_table
 from headrace.telemetry.logs import configure_logging
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from headrace.keyed import Phase
+    from collections.abc import Callable, Mapping, Sequence
 
 _FAILED, _UNUSABLE, _NO_OUTCOME = 1, 2, 4
 
@@ -129,7 +125,8 @@ def start(
 ) -> int:
     """Start an instance, print its id, and return the exit code. Blocks."""
     sys.path.insert(0, str(Path.cwd()))
-    try:
+
+    def work() -> None:
         place.client()
         flows = load_workflows(workflows)
         flows.compiled(definition).require(args)
@@ -137,169 +134,113 @@ def start(
             flows, place.brokers, topics=place.topics, properties=place.properties
         ) as executor:
             typer.echo(executor.start(definition, args, instance=instance))
-    except (ConfigError, DefinitionError, ImportPathError) as error:
-        typer.echo(str(error), err=True)
-        return _UNUSABLE
-    except HeadraceError as error:
-        typer.echo(str(error), err=True)
-        return _FAILED
-    return 0
+
+    return _exit_code(work)
 
 
 def result(place: Place, instance: str, timeout: float) -> int:
     """Wait for an instance's result, print it, and return the exit code. Blocks."""
-    try:
+
+    def work() -> None:
         outcome = find_outcome(place.client(), place.topics, instance, timeout)
         typer.echo(json.dumps(result_of(outcome), ensure_ascii=False))
-    except NoOutcomeError as error:
-        typer.echo(str(error), err=True)
-        return _NO_OUTCOME
-    except ConfigError as error:
-        typer.echo(str(error), err=True)
-        return _UNUSABLE
-    except HeadraceError as error:
-        typer.echo(str(error), err=True)
-        return _FAILED
-    except KeyboardInterrupt:
-        return _NO_OUTCOME
-    return 0
+
+    return _exit_code(work)
 
 
 def show(place: Place, instance: str) -> int:
     """Draw an instance, and return the exit code. Blocks."""
-    try:
+
+    def work() -> None:
         client = place.client()
         state = find_state(client, place.topics, instance)
         if state is not None:
             typer.echo("\n".join(drawn(instance, state)))
-            return 0
-        outcome = find_outcome(client, place.topics, instance, 0)
+            return
+        try:
+            outcome = find_outcome(client, place.topics, instance, 0)
+        except NoOutcomeError:
+            text = f"there is no instance {instance!r} in {place.topics.events}"
+            raise NoOutcomeError(text) from None
         typer.echo(json.dumps(outcome, ensure_ascii=False, indent=2))
-    except NoOutcomeError:
-        typer.echo(f"there is no instance {instance!r} in {place.topics.events}", err=True)
-        return _NO_OUTCOME
-    except ConfigError as error:
-        typer.echo(str(error), err=True)
-        return _UNUSABLE
-    except HeadraceError as error:
-        typer.echo(str(error), err=True)
-        return _FAILED
-    return 0
+
+    return _exit_code(work)
 
 
 def status(place: Place, *, oldest: int, timeout: float, as_json: bool) -> int:
     """Print how many instances there are by phase, and return the exit code. Blocks."""
-    try:
+
+    def work() -> None:
         found = read_instances(place.client(), place.topics, timeout)
-    except NoOutcomeError as error:
-        typer.echo(str(error), err=True)
-        return _NO_OUTCOME
-    except ConfigError as error:
-        typer.echo(str(error), err=True)
-        return _UNUSABLE
-    except HeadraceError as error:
-        typer.echo(str(error), err=True)
-        return _FAILED
-    if as_json:
-        typer.echo(json.dumps(found.document(oldest), ensure_ascii=False))
-    else:
-        typer.echo("\n".join(found.lines(oldest, time.time())))
-    return 0
+        if as_json:
+            typer.echo(json.dumps(found.document(oldest), ensure_ascii=False))
+        else:
+            typer.echo("\n".join(found.lines(oldest, time.time())))
+
+    return _exit_code(work)
 
 
-@dataclass(frozen=True, slots=True)
-class Instances:
-    """All instances that are remembered, as their states were last committed."""
+def list_instances(place: Place, selection: Selection, *, timeout: float, as_json: bool) -> int:
+    """Print the instances of a selection, the oldest first; return the exit code. Blocks."""
 
-    states: Mapping[str, Phase]
+    def work() -> None:
+        now = time.time()
+        found = select_instances(place.client(), place.topics, selection, now, timeout)
+        if as_json:
+            for each in found:
+                typer.echo(json.dumps(each.document(), ensure_ascii=False))
+        else:
+            print_table(found, _columns(now), empty="no instance is like that")
 
-    def document(self, oldest: int) -> dict[str, Any]:
-        """Return them in numbers, with so many of those that have been open for longest."""
-        declared = WorkflowReducer.phases
-        phases = Counter(phase.name for phase in self.states.values())
-        amounts: list[int] = []
-        counts: list[int] = []
-        for phase in self.states.values():
-            amounts = summed(amounts, phase.amounts)
-            counts = summed(counts, phase.counts)
-        opened = [
-            (phase.since, instance, phase.name)
-            for instance, phase in self.states.items()
-            if phase.since is not None
-        ]
-        return {
-            "phases": {name: phases[name] for name in declared.names},
-            "amounts": named(declared.amounts, amounts),
-            "counts": named(declared.counts, counts),
-            "oldest": [
-                {"instance": instance, "phase": name, "started": since}
-                for since, instance, name in nsmallest(oldest, opened)
-            ],
-        }
-
-    def lines(self, oldest: int, now: float) -> list[str]:
-        """Return the same as text. ``now`` is in seconds."""
-        found = self.document(oldest)
-        lines = [f"instances: {_numbers(found['phases'])}", _numbers(found["amounts"])]
-        lines.append(_numbers(found["counts"]))
-        for each in found["oldest"]:
-            age = duration(max(0.0, now - each["started"] / 1000))
-            lines.append(f"{each['instance']}  {each['phase']} for {age}")
-        return lines
+    return _exit_code(work)
 
 
-def _numbers(numbers: Mapping[str, int]) -> str:
-    return " · ".join(f"{name.replace('_', ' ')} {number}" for name, number in numbers.items())
+def _columns(now: float) -> tuple[Column[Found], ...]:
+    return (
+        Column("instance", lambda each: each.instance),
+        Column("workflow", lambda each: each.definition),
+        Column("phase", lambda each: each.phase),
+        numeric("started ago", lambda each: duration(max(0.0, now - each.started / 1000))),
+        Column("args", lambda each: _compact(each.args)),
+    )
 
 
-def read_instances(client: Mapping[str, Any], topics: Topics, timeout: float) -> Instances:
-    """Return the instances that the changelog has. Blocks.
+def _compact(args: object) -> str:
+    return "" if args is None else json.dumps(args, ensure_ascii=False, separators=(",", ":"))
 
-    Raises:
-        UnknownTopicError, KafkaUnavailableError: no reducer has run, or no broker answers.
-        NoOutcomeError: the changelog could not be read to its end within ``timeout`` seconds.
+
+def cancel(
+    place: Place, instances: Sequence[str] | Selection, reason: str, *, timeout: float
+) -> int:
+    """Cancel instances by their ids, or all of a selection; return the exit code. Blocks.
+
+    Prints the ids of those that were asked to end.
     """
-    states: dict[str, Phase] = {}
-    deadline = Deadline.after(timeout)
-    with _changelog(client, topics) as reader:
-        while not reader.is_at_end:
-            if deadline.expired:
-                raise NoOutcomeError(
-                    f"the instances in {changelog_name(topics.name, topics.events)} were not all "
-                    f"read after {timeout:g} s; allow more with --timeout"
-                )
-            for record in reader.fetch(FETCH_TIMEOUT):
-                instance = (record.key() or b"").decode("utf-8", "replace")
-                state = document_of(record)
-                if state is None:
-                    states.pop(instance, None)
-                else:
-                    states[instance] = phase_of(state)
-    return Instances(states)
+
+    def work() -> None:
+        client, chosen = place.client(), instances
+        if isinstance(chosen, Selection):
+            found = select_instances(client, place.topics, chosen, time.time(), timeout)
+            chosen = unfinished(found)
+        for instance in EventProducer(client, place.topics).cancel(chosen, reason, who()):
+            typer.echo(instance)
+
+    return _exit_code(work)
 
 
-def find_state(client: Mapping[str, Any], topics: Topics, instance: str) -> dict[str, Any] | None:
-    """Return an instance's state as it was last committed, None if it has none. Blocks.
-
-    Raises:
-        UnknownTopicError, KafkaUnavailableError: no reducer has run, or not all could be read.
-    """
-    key = instance.encode()
-    deadline, state = Deadline.after(ANSWER_TIMEOUT), None
-    with _changelog(client, topics, key) as reader:
-        while not reader.is_at_end:
-            if deadline.expired:
-                raise reader.unread(ANSWER_TIMEOUT)
-            for record in reader.fetch(FETCH_TIMEOUT):
-                if record.key() == key:
-                    state = document_of(record)
-    return state
-
-
-def _changelog(client: Mapping[str, Any], topics: Topics, key: bytes | None = None) -> TopicReader:
-    """Return a reader of the instances' states, of all or of the partition of one."""
-    name = changelog_name(topics.name, topics.events)
+def _exit_code(work: Callable[[], None]) -> int:
+    """Run what a command is for; return its exit code, once its error is printed."""
     try:
-        return TopicReader(client, name, from_beginning=True, key=key)
-    except UnknownTopicError as error:
-        raise UnknownTopicError(f"{error}: has a reducer run with --name {topics.name}?") from None
+        work()
+    except (ConfigError, DefinitionError, ImportPathError) as error:
+        code, said = _UNUSABLE, str(error)
+    except NoOutcomeError as error:
+        code, said = _NO_OUTCOME, str(error)
+    except HeadraceError as error:
+        code, said = _FAILED, str(error)
+    except KeyboardInterrupt:
+        return _NO_OUTCOME
+    else:
+        return 0
+    typer.echo(said, err=True)
+    return code

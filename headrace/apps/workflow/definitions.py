@@ -212,7 +212,7 @@ class Definition:
     """One version of a workflow. ``timeout`` is in seconds and for each attempt of a call.
 
     ``backoff`` are the seconds from a failure to the second attempt, twice as many with each
-    further one.
+    further one. ``limit`` are the seconds that an instance may take, None for any number.
     """
 
     name: str
@@ -222,6 +222,7 @@ class Definition:
     attempts: int = ATTEMPTS
     timeout: float = TIMEOUT
     backoff: float = BACKOFF
+    limit: float | None = None
 
     @property
     def id(self) -> str:
@@ -231,12 +232,16 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A definition that was checked. ``term`` is JSON; ``inputs`` are what it needs to start."""
+    """A definition that was checked. ``term`` is JSON; ``inputs`` are what it needs to start.
+
+    ``limit`` are the milliseconds that an instance may take, None for any number.
+    """
 
     id: str
     term: list[Any]
     inputs: frozenset[str]
     policy: FailurePolicy
+    limit: int | None = None
 
     def require(self, args: Mapping[str, Any]) -> None:
         """Check the arguments of a start.
@@ -291,8 +296,12 @@ class Workflows:
         attempts: int = ATTEMPTS,
         timeout: float = TIMEOUT,
         backoff: float = BACKOFF,
+        limit: float | None = None,
     ) -> Definition:
         """Define a version of a workflow. Other versions of it are kept.
+
+        ``attempts``, ``timeout`` and ``backoff`` are those of its calls, ``limit`` the seconds that
+        an instance may take: then its open calls are cancelled, and it fails.
 
         Raises:
             DefinitionError: there is this version already, or a process of this name, or the name,
@@ -315,7 +324,7 @@ class Workflows:
         versions = self.definitions.setdefault(name, {})
         if version in versions:
             raise DefinitionError(f"{name}@{version} is defined already; give it another version")
-        found = Definition(name, version, term, chosen, attempts, timeout, backoff)
+        found = Definition(name, version, term, chosen, attempts, timeout, backoff, limit)
         versions[version] = found
         return found
 
@@ -409,7 +418,8 @@ class _Compiler:
             raise DefinitionError(f"{ring}: workflows call each other in a ring; take a Loop")
         self._limits(Call(""), ROOT)
         term = self._term(definition.term, ROOT, frozenset())
-        return Compiled(definition.id, term, frozenset(self._inputs), definition.policy)
+        inputs = frozenset(self._inputs)
+        return Compiled(definition.id, term, inputs, definition.policy, self._limit())
 
     def _level_of(self, path: str) -> int:
         """Return how many terms there are around what is at a path, in workflows around it too."""
@@ -467,6 +477,8 @@ class _Compiler:
         if (call.attempts, call.timeout, call.backoff) != (None, None, None):
             raise self._error(path, "is a workflow, whose own calls have attempts and time-outs")
         found = self._workflows.find(call.process)
+        if found.limit is not None:
+            raise self._error(path, f"workflow {found.id} has a limit; start it, or leave that out")
         users, level = (*self._users, self._definition.id), self._level_of(path) + 1
         inner = _Compiler(self._workflows, found, users, level).compiled()
         try:
@@ -565,13 +577,24 @@ class _Compiler:
         if not _is_whole(attempts, 1):
             text = f"attempts is {attempts!r}; it has to be a whole number from 1 on"
             raise self._error(path, text)
-        if not _is_number(timeout) or not _LEAST_TIMEOUT <= timeout <= _MOST_TIMEOUT:
-            text = f"it has to be a number of seconds from {_LEAST_TIMEOUT} to {_MOST_TIMEOUT}"
-            raise self._error(path, f"timeout is {timeout!r}; {text}")
-        if not _is_number(backoff) or not 0 <= backoff <= _MOST_TIMEOUT:
-            text = f"it has to be a number of seconds from 0 to {_MOST_TIMEOUT}"
-            raise self._error(path, f"backoff is {backoff!r}; {text}")
-        return [attempts, round(timeout * 1000), round(backoff * 1000)]
+        return [
+            attempts,
+            self._seconds(path, "timeout", timeout, _LEAST_TIMEOUT),
+            self._seconds(path, "backoff", backoff, 0),
+        ]
+
+    def _limit(self) -> int | None:
+        """Return the milliseconds that an instance may take, None for any number."""
+        limit = self._definition.limit
+        return None if limit is None else self._seconds(ROOT, "limit", limit, _LEAST_TIMEOUT)
+
+    def _seconds(self, path: str, what: str, value: Any, least: float) -> int:
+        """Return a number of seconds in milliseconds."""
+        known: float = value if _is_number(value) else -1.0
+        if not least <= known <= _MOST_TIMEOUT:
+            text = f"it has to be a number of seconds from {least} to {_MOST_TIMEOUT}"
+            raise self._error(path, f"{what} is {value!r}; {text}")
+        return round(known * 1000)
 
     def _error(self, path: str, text: str) -> DefinitionError:
         return DefinitionError(f"workflow {self._definition.id}, {path}: {text}")

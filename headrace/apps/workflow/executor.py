@@ -12,22 +12,21 @@ import structlog
 
 from headrace.apps.workflow.definitions import require_id
 from headrace.apps.workflow.errors import NoOutcomeError, WorkflowFailedError
+from headrace.apps.workflow.event_producer import EventProducer
+from headrace.apps.workflow.instances import Selection, select_instances, unfinished
 from headrace.apps.workflow.messages import EVENT_RESULT, start_message
 from headrace.apps.workflow.topics import (
     ANSWER_TIMEOUT,
     FETCH_TIMEOUT,
-    PARTITIONER,
     TopicReader,
     Topics,
     client_of,
     document_of,
 )
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
-from headrace.core.errors import HeadraceError
+from headrace.core.processes import who
 from headrace.core.user_text import describe_error
-from headrace.extensions.keyed.codecs import to_json
 from headrace.kafka.errors import ProduceError
-from headrace.kafka.topic_producer import TopicProducer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -42,9 +41,6 @@ _CLOSE_TIMEOUT = 10.0
 
 #: Instances whose outcomes an executor keeps for those who ask: one takes 1 to 2 KB.
 _MOST_STARTED = 100_000
-
-#: Instances that brokers take in a second, at least.
-_STARTS_PER_SECOND = 1_000
 
 #: Seconds for which a reducer remembers an instance unless it is told otherwise.
 _KEEP = 600.0
@@ -151,8 +147,7 @@ class Executor:
         self._listener = ResultsListener(
             self._handle_outcome, brokers, topic=self._topics.outcomes, properties=properties
         )
-        self._producing = threading.Lock()
-        self._producer: TopicProducer | None = None
+        self._events = EventProducer(self._client, self._topics)
 
     def start(
         self, definition: str, args: Mapping[str, Any] | None = None, *, instance: str | None = None
@@ -194,31 +189,48 @@ class Executor:
         is_named_here: bool,
     ) -> list[str]:
         compiled = self._workflows.compiled(definition)
-        records = []
+        events = []
         for instance, args in instances:
             compiled.require(args)
-            message = start_message(require_id(instance), compiled.id, dict(args))
-            records.append((instance, to_json(message)))
+            events.append((instance, start_message(require_id(instance), compiled.id, dict(args))))
         now = int(SYSTEM_CLOCK.time() * 1000)
         with self._changed:
-            for instance, _ in records:
+            for instance, _ in events:
                 self._started[instance] = _Started(now, is_named_here)
                 self._started.move_to_end(instance)
             while len(self._started) > _MOST_STARTED:
                 self._started.popitem(last=False)
-        deadline = Deadline.after(ANSWER_TIMEOUT + len(records) / _STARTS_PER_SECOND)
-        with self._producing:
-            if self._producer is None:
-                self._producer = TopicProducer(
-                    {"linger.ms": 1, **self._client, **PARTITIONER}, self._topics.events
-                )
-            try:
-                self._producer.send(((key.encode(), value) for key, value in records), deadline)
-                self._producer.flush(deadline)
-            except HeadraceError:
-                self._producer = None
-                raise
-        return [instance for instance, _ in records]
+        self._events.send(events)
+        return [instance for instance, _ in events]
+
+    def cancel(self, instance: str, reason: str, *, by: str | None = None) -> None:
+        """Cancel an instance: its open calls are cancelled, and no others are made.
+
+        Its outcome then says by whom, ``user@host`` where nothing is said, and why; one that has
+        an outcome keeps it. Blocks until the brokers have it.
+
+        Raises:
+            DefinitionError: this is no id of an instance.
+            ProduceError: the brokers did not take it, or not for certain: cancel again.
+        """
+        self._events.cancel([instance], reason, by or who())
+
+    def cancel_all(
+        self, selection: Selection, reason: str, *, by: str | None = None, timeout: float = 60.0
+    ) -> list[str]:
+        """Cancel all instances of a selection that have no outcome yet; return their ids.
+
+        They are those of the last committed states, which are read from the beginning. Blocks.
+
+        Raises:
+            NoOutcomeError: not all states were read in ``timeout`` seconds. Nothing was sent.
+            UnknownTopicError, KafkaUnavailableError: no reducer has run, or no broker answers.
+            ProduceError: the brokers did not take it, or not for certain: cancel again.
+        """
+        found = select_instances(
+            self._client, self._topics, selection, SYSTEM_CLOCK.time(), timeout
+        )
+        return self._events.cancel(unfinished(found), reason, by or who())
 
     def result(self, instance: str, timeout: float) -> Any:
         """Return an instance's result. Blocks for ``timeout`` seconds.

@@ -9,6 +9,8 @@ from headrace.apps.workflow.messages import (
     ASSIGNMENT,
     CALL_EXCEPTION,
     CANCEL,
+    CANCEL_INSTANCE,
+    CANCELLED,
     EVENT_CALL,
     EVENT_RESULT,
     EVENT_RETURN,
@@ -18,10 +20,12 @@ from headrace.apps.workflow.messages import (
     NO_SUCH_INSTANCE,
     RETURN,
     START,
+    TIMED_OUT,
     UNKNOWN_PROCESS,
     UPDATE,
 )
-from headrace.apps.workflow.term_pass import OPEN, TermError, TermPass
+from headrace.apps.workflow.phases import NEXT, InstancePhase
+from headrace.apps.workflow.term_pass import OPEN, Refusal, TermPass
 from headrace.extensions.keyed.codecs import to_json
 from headrace.keyed import Event, Fired, Output, Timer, at_clock
 
@@ -47,36 +51,45 @@ _DOUBLINGS = 16
 #: Characters of the text of an error, and of its trace.
 _TEXT = 4_000
 
-_CALLS, _GRAVE = "calls", "grave"
+_CALLS, _LIMIT, _GRAVE = "calls", "limit", "grave"
+
+#: What an outcome has of the error that led to it.
+_OUTCOME_MEMBERS = ("ref", "msg", "trace", "by", "reason")
+
+#: What an instance reads.
+_EVENTS = (START, RETURN, FAIL, CANCEL_INSTANCE)
 
 
-def _require_size(path: str, what: str, value: Any, most: int, beside: int = 0) -> int:
-    """Return the bytes of a value, with so many beside it.
-
-    Raises:
-        TermError: it is nothing that JSON knows, or has more bytes than it may have.
-    """
+def _size_of(path: str, what: str, value: Any, most: int, beside: int = 0) -> int | Refusal:
+    """Return the bytes of a value, with those ``beside`` it; a Refusal where they are too many."""
     try:
         size = len(to_json(value)) + beside
     except (TypeError, ValueError, RecursionError) as error:
-        raise TermError(path, f"{path}: {what} is nothing that JSON knows: {error}") from None
+        return Refusal(path, f"{path}: {what} is nothing that JSON knows: {error}")
     if size > most:
         text = f"{path}: {what} has {size} bytes, and {most} are allowed"
-        raise TermError(path, f"{text}; keep what is large elsewhere, and say where it is")
+        return Refusal(path, f"{text}; keep what is large elsewhere, and say where it is")
     return size
+
+
+def _refused(size: int | Refusal) -> Refusal | None:
+    return size if isinstance(size, Refusal) else None
 
 
 class Instance:
     """An instance on its way through some facts.
 
-    Its state has a ``phase``: ``open``, ``failing`` (it waits for its open calls, and fails then)
-    or ``closed``. ``called`` has the open calls by their paths: the number of the attempt, when
-    its time is over (ms), how many attempts there may be, and the backoff after the first one
-    (ms). ``waiting`` has those that have failed and are to be made again: the attempt that was the
-    last, when the next one is made, and how many there may be. ``returns`` has results by paths;
-    what lies within a part that is done is left out. ``loops`` has iterations that are done,
-    ``choices`` the cases that were taken. ``size`` are its bytes, or more. ``counts`` has what was
-    passed over, by reason, ``attempts`` how attempts ended.
+    Its state has a ``phase``, one of :class:`InstancePhase`. ``called`` has the open calls by
+    their paths: the number of the attempt, when its time is over (ms), how many attempts there may
+    be, and the backoff after the first one (ms). ``waiting`` has those that have failed and are to
+    be made again: the attempt that was the last, when the next one is made, and how many there may
+    be. ``returns`` has results by paths; what lies within a part that is done is left out.
+    ``loops`` has iterations that are done, ``choices`` the cases that were taken. ``size`` are its
+    bytes, or more. ``counts`` has what was passed over, by reason, ``attempts`` how attempts ended.
+    ``limit`` is when the instance's time is over (ms), where it has a limit, and ``began`` from
+    when it counts.
+
+    What a former version did not write is absent from its states, and read as empty.
     """
 
     def __init__(
@@ -93,13 +106,25 @@ class Instance:
 
     def timers(self) -> dict[str, Timer]:
         """Return what the instance waits for."""
-        match self.state:
-            case {"phase": "closed", "until": until}:
-                return {_GRAVE: at_clock(until)}
-            case {"called": called}:
-                due = [each[1] for each in (*called.values(), *self._waiting.values())]
-                return {_CALLS: at_clock(min(due))} if due else {}
-        return {}
+        state = self.state
+        if state is None:
+            return {}
+        if self._phase is InstancePhase.CLOSED:
+            return {_GRAVE: at_clock(state["until"])}
+        due = [each[1] for each in (*state["called"].values(), *self._waiting.values())]
+        found = {_CALLS: min(due, default=None), _LIMIT: state.get("limit")}
+        return {name: at_clock(at) for name, at in found.items() if at is not None}
+
+    @property
+    def _phase(self) -> InstancePhase:
+        assert self.state is not None
+        return InstancePhase(self.state["phase"])
+
+    def _enter(self, phase: InstancePhase) -> None:
+        """Enter a phase that may follow the present one."""
+        assert self.state is not None
+        assert phase in NEXT[self._phase], f"{phase} does not follow {self._phase}"
+        self.state["phase"] = phase.value
 
     @property
     def _waiting(self) -> dict[str, Any]:
@@ -111,11 +136,16 @@ class Instance:
     # --- facts ------------------------------------------------------------------------------
 
     def fire(self, fired: Fired) -> None:
-        """Apply a timer: time out the calls that are late, and call what is due."""
+        """Apply a timer: time out what is late, the instance or its calls, and call what is due."""
         assert self.state is not None, "it has timers"
         self._ts = fired.due
         if fired.name == _GRAVE:
             self.state = None
+            return
+        if self._phase is InstancePhase.CLOSED:  # by the timer before it, of the same time
+            return
+        if fired.name == _LIMIT:
+            self._stop_at_limit()
             return
         called = self.state["called"].items()
         late = [(ref, each[0]) for ref, each in called if each[1] <= self._now]
@@ -135,8 +165,8 @@ class Instance:
         """
         self._ts, value = event.ts, event.value
         kind = value.get("type") if isinstance(value, dict) else None
-        if kind not in {START, RETURN, FAIL}:
-            raise ValueError(f"type is {kind!r}; it has to be {START}, {RETURN} or {FAIL}")
+        if kind not in _EVENTS:
+            raise ValueError(f"type is {kind!r}; it has to be one of {', '.join(_EVENTS)}")
         if value.get("instance") != self._key:
             raise ValueError(
                 f"the event is of instance {value.get('instance')!r}, and its key is "
@@ -147,8 +177,11 @@ class Instance:
         elif self.state is None:
             ref = value.get("ref")
             self._event(NO_SUCH_INSTANCE, ref=ref)
-        elif self.state["phase"] == "closed":
+        elif self._phase is InstancePhase.CLOSED:
             self._count("late")
+        elif kind == CANCEL_INSTANCE:
+            by, reason = (_writable(value.get(name, "")) for name in ("by", "reason"))
+            self._stop(CANCELLED, f"cancelled by {by}: {reason}", by=by, reason=reason)
         else:
             self._answered(kind, value)
 
@@ -165,7 +198,7 @@ class Instance:
         if refusal is not None:
             args = None
         self.state = {
-            "phase": "open",
+            "phase": InstancePhase.OPEN.value,
             "definition": name,
             "policy": FailurePolicy.WAIT_ALL.value if found is None else found.policy.value,
             "term": None if found is None else found.term,
@@ -181,6 +214,8 @@ class Instance:
             "attempts": {},
             "counts": {},
         }
+        if found is not None and found.limit is not None:
+            self.state["began"], self.state["limit"] = self._now, self._now + found.limit
         self._event(EVENT_START, definition=name, args=args)
         if found is None:
             there = ", ".join(sorted(self._rules.definitions)) or "none"
@@ -190,16 +225,16 @@ class Instance:
             self._advance(refusal=refusal)
         self._update()
 
-    def _refusal(self, ref: str, what: str, value: Any) -> TermError | None:
+    def _refusal(self, ref: str, what: str, value: Any) -> Refusal | None:
         """Return why a value cannot be taken, None if it can."""
-        try:
-            self._grown += _require_size(ref, what, value, self._rules.value_room)
-        except TermError as error:
-            return error
+        size = _size_of(ref, what, value, self._rules.value_room)
+        if isinstance(size, Refusal):
+            return size
+        self._grown += size
         if not is_deeper(value, MOST_LEVELS + 1):  # arguments are in a dict
             return None
         text = f"{ref}: {what} has lists and dicts more than {MOST_LEVELS} deep within each other"
-        return TermError(ref, f"{text}; keep what it says flat")
+        return Refusal(ref, f"{text}; keep what it says flat")
 
     def _answered(self, kind: str, value: dict[str, Any]) -> None:
         """Apply what a worker answered to a call."""
@@ -232,7 +267,7 @@ class Instance:
             refusal = self._refusal(ref, "what it returned", found)
             if refusal is not None:
                 found = None
-            state["returns"][ref] = found if state["phase"] == "open" else None
+            state["returns"][ref] = found if self._phase is InstancePhase.OPEN else None
             self._event(EVENT_RETURN, ref=ref, attempt=attempt, res=found)
             self._advance(ref, refusal)
         self._update()
@@ -278,7 +313,7 @@ class Instance:
         elif ref in self._own_errors:
             number, said, trace = self._own_errors[ref]
             text = f"{text}; attempt {number} failed: {said}"
-        if not final and attempt < most and state["phase"] == "open":
+        if not final and attempt < most and self._phase is InstancePhase.OPEN:
             first = backoff[0] if backoff else 0  # a former version had none
             pause = min(first << min(attempt - 1, _DOUBLINGS), max(first, _MOST_BACKOFF))
             self._waiting[ref] = [attempt, self._now + pause, most]
@@ -298,23 +333,48 @@ class Instance:
     def _give_up(
         self, ref: str, attempt: int, text: str, trace: str, kind: str = EXCEPTIONS
     ) -> None:
-        """Fail the instance: at once, or when its open calls are answered.
+        """Fail the instance: at once, or when its open calls are answered."""
+        assert self.state is not None
+        error = {"type": kind, "ref": ref, "attempt": attempt, "msg": text, "trace": trace}
+        self._begin_failing(error)
+        if self.state["policy"] == FailurePolicy.FAIL_FAST.value:
+            self._cancel_open()
+        self._close_if_failed()
 
-        Nothing is called any more, so that arguments and results give way to errors.
-        """
+    def _begin_failing(self, error: dict[str, Any]) -> None:
+        """Make no calls any more, so that arguments and results give way to errors."""
         state = self.state
         assert state is not None
-        error = {"type": kind, "ref": ref, "attempt": attempt, "msg": text, "trace": trace}
+        if self._phase is InstancePhase.OPEN:
+            self._enter(InstancePhase.FAILING)
         state["errors"].append(error)
         _fit(state["errors"], self._rules.max_row // FREE * 3 // 4)
-        state["phase"], state["waiting"], state["own_errors"] = "failing", {}, {}
+        state["waiting"], state["own_errors"] = {}, {}
         state["args"], state["returns"] = None, dict.fromkeys(state["returns"])
-        if state["policy"] == FailurePolicy.FAIL_FAST.value:
-            for open_ref, (open_attempt, *_) in sorted(state["called"].items()):
-                self._cancel(open_ref, open_attempt)
-                self._count_ended("cancelled")
-            state["called"] = {}
+
+    def _stop(self, kind: str, text: str, **members: str) -> None:
+        """End the instance: open calls are cancelled, and those that wait are withdrawn.
+
+        One that is failing already ends with its own first error.
+        """
+        error = {"type": kind, "ref": ROOT, "attempt": 0, "msg": text, "trace": ""}
+        self._begin_failing({**error, **members})
+        self._cancel_open()
         self._close_if_failed()
+        self._update()
+
+    def _stop_at_limit(self) -> None:
+        assert self.state is not None
+        seconds = (self.state.pop("limit") - self.state["began"]) / 1000
+        self._stop(TIMED_OUT, f"the instance's time limit of {seconds:g} s is over")
+
+    def _cancel_open(self) -> None:
+        """Cancel all open calls."""
+        assert self.state is not None
+        for ref, (attempt, *_) in sorted(self.state["called"].items()):
+            self._cancel(ref, attempt)
+            self._count_ended("cancelled")
+        self.state["called"] = {}
 
     def _close_if_failed(self) -> None:
         """Close a failing instance that waits for nothing any more, with its first error.
@@ -324,7 +384,9 @@ class Instance:
         assert self.state is not None
         if not self.state["called"]:
             error = self.state["errors"][0]
-            self._close_instance(error["type"], **{n: error[n] for n in ("ref", "msg", "trace")})
+            self._close_instance(
+                error["type"], **{n: error[n] for n in _OUTCOME_MEMBERS if n in error}
+            )
 
     def _cancel(self, ref: str, attempt: int) -> None:
         document = {"type": CANCEL, "instance": self._key, "ref": ref, "attempt": attempt}
@@ -332,49 +394,48 @@ class Instance:
 
     # --- the term ---------------------------------------------------------------------------
 
-    def _advance(self, at: str = ROOT, refusal: TermError | None = None) -> None:
+    def _advance(self, at: str = ROOT, refusal: Refusal | None = None) -> None:
         """Open all calls that the term has come to, or close the instance.
 
         ``at`` is the call whose answer has led here; ``refusal`` says why it cannot be taken.
         """
         state = self.state
         assert state is not None
-        if state["phase"] == "failing":
+        if self._phase is InstancePhase.FAILING:
             self._close_if_failed()
             return
         run = TermPass(state)
-        try:
-            if refusal is not None:
-                raise refusal
-            result = run.part(state["term"], ROOT, {}, state["args"])
-            self._require_room(run, result, at)
-        except TermError as error:
-            self._give_up(error.path, 0, str(error), "", error.kind)
+        result = run.result(state["term"], state["args"]) if refusal is None else refusal
+        if not isinstance(result, Refusal):
+            refusal = self._too_large(run, result, at)
+        if isinstance(refusal := refusal or result, Refusal):
+            self._give_up(refusal.path, 0, refusal.text, "", refusal.kind)
             return
         for ref, call, args in run.opened:
             self._open_call(ref, call, args)
         if result is not OPEN:
             self._close_instance(EVENT_RESULT, result=result)
 
-    def _require_room(self, run: TermPass, result: Any, at: str) -> None:
-        """Check that the instance, and what it is to write, is not too large.
-
-        Raises:
-            TermError: it is.
-        """
+    def _too_large(self, run: TermPass, result: Any, at: str) -> Refusal | None:
+        """Return why the instance, or what it is to write, is too large; None if it is not."""
         most = self._rules.value_room
         if result is not OPEN:
-            _require_size(at, "the result", result, most)
-            return
+            return _refused(_size_of(at, "the result", result, most))
         for ref, _, args in run.opened:
-            _require_size(ref, "what it is called with", args, most)
+            refusal = _refused(_size_of(ref, "what it is called with", args, most))
+            if refusal is not None:
+                return refusal
         state, most = self.state, self._rules.state_room
         assert state is not None
         opened = sum(len(ref) + _CALL_SIZE for ref, _, _ in run.opened)
         state["size"] = state.get("size", most) + self._grown + len(at) + opened
         self._grown = 0
-        if state["size"] > most:  # it was never so large: find out how large it is now
-            state["size"] = _require_size(at, "the instance's state", state, most, opened)
+        if state["size"] <= most:
+            return None
+        # it was never so large: find out how large it is now
+        size = _size_of(at, "the instance's state", state, most, opened)
+        state["size"] = most if isinstance(size, Refusal) else size
+        return _refused(size)
 
     def _open_call(self, ref: str, call: list[Any], args: dict[str, Any]) -> None:
         state = self.state
@@ -413,9 +474,9 @@ class Instance:
             "errors": state["errors"],
         }
         self._put_output(OUTCOMES, outcome)
+        self._enter(InstancePhase.CLOSED)
         self.state = {
             **state,
-            "phase": "closed",
             "outcome": kind,
             "until": self._now + self._rules.keep,
             # results may be large, and nothing waits for them

@@ -6,10 +6,12 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 
-#: What the reducer reads: an instance is to start, a call has returned or failed.
+#: What the reducer reads: an instance is to start, a call has returned or failed, an instance is
+#: not to go on.
 START = "Start"
 RETURN = "Return"
 FAIL = "Fail"
+CANCEL_INSTANCE = "CancelInstance"
 
 #: What workers read.
 ASSIGNMENT = "Assignment"
@@ -25,6 +27,13 @@ UNKNOWN_PROCESS = "PiFailureUnknownProcess"
 NO_SUCH_INSTANCE = "PiFailureNoSuchInstance"
 EXCEPTIONS = "PiFailureExceptions"
 CALL_EXCEPTION = "PiFailureAtomicProcessException"
+
+#: What the original had not: an instance was cancelled, or its time limit was over.
+CANCELLED = "PiFailureCancelled"
+TIMED_OUT = "PiFailureTimedOut"
+
+#: The events that an instance ends with.
+TERMINAL = frozenset({EVENT_RESULT, NO_RESULT, UNKNOWN_PROCESS, EXCEPTIONS, CANCELLED, TIMED_OUT})
 
 #: The state of an instance after each step.
 UPDATE = "PiiUpdate"
@@ -85,6 +94,11 @@ class Assignment:
 def start_message(instance: str, definition: str, args: dict[str, Any]) -> dict[str, Any]:
     """Return what has an instance start."""
     return {"type": START, "instance": instance, "definition": definition, "args": args}
+
+
+def cancel_message(instance: str, reason: str, by: str) -> dict[str, Any]:
+    """Return what ends an instance before its time."""
+    return {"type": CANCEL_INSTANCE, "instance": instance, "reason": reason, "by": by}
 
 
 def return_message(call: Assignment, result: Any) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from headrace.apps.workflow.instance import (
     RESULTS,
     Instance,
 )
-from headrace.apps.workflow.messages import EVENT_RESULT
+from headrace.apps.workflow.messages import CANCELLED, EVENT_RESULT
+from headrace.apps.workflow.phases import InstancePhase
 from headrace.extensions.keyed.codecs import to_json
 from headrace.keyed import Event, Fired, Output, Phase, Phases, Timer, batched
 
@@ -58,12 +59,14 @@ def Workflow(  # noqa: N802 - a factory, named as a configuration names one
 _OUTCOMES = ("returned", "failed", "timed_out", "cancelled")
 
 
+#: What a closed instance counts as, by its outcome, where it has not failed.
+_ENDS = {EVENT_RESULT: "completed", CANCELLED: "cancelled"}
+
+
 def phase_of(state: Mapping[str, Any]) -> Phase:
     """Return what an instance counts as in metrics and status."""
-    is_closed, outcome = state["phase"] == "closed", state.get("outcome")
-    name = state["phase"]
-    if is_closed:
-        name = "completed" if outcome == EVENT_RESULT else "failed"
+    is_closed = InstancePhase(state["phase"]) is InstancePhase.CLOSED
+    name = _ENDS.get(state["outcome"], "failed") if is_closed else state["phase"]
     ended = state.get("attempts", {})
     passed = state["counts"]
     late = passed.get("answered_late", 0)
@@ -75,6 +78,7 @@ def phase_of(state: Mapping[str, Any]) -> Phase:
             1,
             name == "completed",
             name == "failed",
+            name == "cancelled",
             state["calls"],
             *[ended.get(each, 0) for each in _OUTCOMES],
             late,
@@ -102,12 +106,13 @@ class WorkflowReducer:
 
     phases: ClassVar[Phases] = Phases(
         phase_of,
-        ("open", "failing", "completed", "failed"),
+        ("open", "failing", "completed", "failed", "cancelled"),
         ("calls_in_flight",),
         (
             "instances_started",
             "instances_completed",
             "instances_failed",
+            "instances_cancelled",
             "attempts",
             *(f"attempts_{each}" for each in _OUTCOMES),
             "answered_late",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.apps.workflow.definitions import OTHERWISE, ROOT, case_name
@@ -18,13 +19,21 @@ _MOST_ITERATIONS = 10_000
 OPEN: Any = object()
 
 
-class TermError(Exception):
-    """A term cannot go on. ``kind`` is the type of the failure."""
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The reason why a term cannot go on at a path. ``kind`` is the type of the failure."""
+
+    path: str
+    text: str
+    kind: str = EXCEPTIONS
+
+
+class _RefusedError(Exception):
+    """A part cannot go on."""
 
     def __init__(self, path: str, text: str, kind: str = EXCEPTIONS) -> None:
         super().__init__(text)
-        self.path = path
-        self.kind = kind
+        self.refusal = Refusal(path, text, kind)
 
 
 class TermPass:
@@ -42,7 +51,14 @@ class TermPass:
         #: Calls to be made: their paths, the term's, and their arguments.
         self.opened: list[tuple[str, list[Any], dict[str, Any]]] = []
 
-    def part(self, term: list[Any], path: str, steps: dict[str, str], inputs: Any) -> Any:
+    def result(self, term: list[Any], inputs: Any) -> Any:
+        """Return what a whole term comes to, ``OPEN`` while calls of it are, or a Refusal."""
+        try:
+            return self._part(term, ROOT, {}, inputs)
+        except _RefusedError as error:
+            return error.refusal
+
+    def _part(self, term: list[Any], path: str, steps: dict[str, str], inputs: Any) -> Any:
         """Return what a part comes to, ``OPEN`` while calls of it are.
 
         ``steps`` has the paths of earlier steps by their names.
@@ -57,12 +73,12 @@ class TermPass:
             case ["sequence", children]:
                 return self._sequence(children, path, steps, inputs)
             case ["parallel", children]:
-                found = {n: self.part(t, f"{path}.{n}", steps, inputs) for n, t in children}
+                found = {n: self._part(t, f"{path}.{n}", steps, inputs) for n, t in children}
                 is_open = any(each is OPEN for each in found.values())
                 return OPEN if is_open else self._store_result(path, found)
             case ["workflow", _, args, inner]:
                 own = self._values(args, path, steps, inputs)
-                return self._done_if(path, self.part(inner, f"{path}.{ROOT}", {}, own))
+                return self._done_if(path, self._part(inner, f"{path}.{ROOT}", {}, own))
         part = self._choice if term[0] == "choice" else self._loop
         return part(term, path, steps, inputs)
 
@@ -70,7 +86,7 @@ class TermPass:
         found = None
         for name, child in children:
             own = f"{path}.{name}"
-            found = self.part(child, own, steps, inputs)
+            found = self._part(child, own, steps, inputs)
             if found is OPEN:
                 return OPEN
             steps = {**steps, name: own}
@@ -83,32 +99,32 @@ class TermPass:
             known = any(name == each for each, _ in cases)
             if not known and otherwise is None:
                 text = f"{path}: no case for {describe_value(name)}, and nothing otherwise"
-                raise TermError(path, text, NO_RESULT)
+                raise _RefusedError(path, text, NO_RESULT)
             self._choices[path] = name if known else OTHERWISE
         name = self._choices[path]
         child = next((each for case, each in cases if case == name), otherwise)
-        return self._done_if(path, self.part(child, f"{path}.{name}", steps, inputs))
+        return self._done_if(path, self._part(child, f"{path}.{name}", steps, inputs))
 
     def _loop(self, term: list[Any], path: str, steps: dict[str, str], inputs: Any) -> Any:
         _, name, body, times, until, most = term
         limit = most if times is None else self._value(times, path, steps, inputs)
         if not isinstance(limit, int) or isinstance(limit, bool):
             shown = describe_value(limit)
-            raise TermError(path, f"{path}: times is {shown}, which is no whole number")
+            raise _RefusedError(path, f"{path}: times is {shown}, which is no whole number")
         if limit < 0:
-            raise TermError(path, f"{path}: times is {limit}; it has to be 0 or more")
+            raise _RefusedError(path, f"{path}: times is {limit}; it has to be 0 or more")
         number, found = self._loops.get(path, 0), None
         if number:
             found = self._returns.get(f"{path}[{number - 1}]")
         while number < limit:
             before = {name: f"{path}[{number - 1}]"}
-            found = self.part(body, f"{path}[{number}]", {**steps, **before}, inputs)
+            found = self._part(body, f"{path}[{number}]", {**steps, **before}, inputs)
             if found is OPEN:
                 return OPEN
             self._iterations += 1
             if self._iterations > _MOST_ITERATIONS:
                 text = f"{path}: more than {_MOST_ITERATIONS} iterations without a call"
-                raise TermError(path, text)
+                raise _RefusedError(path, text)
             self._forget_iteration(f"{path}[{number}]")
             self._returns.pop(f"{path}[{number - 1}]", None)
             number += 1
@@ -117,17 +133,17 @@ class TermPass:
                 return self._store_result(path, found)
         if until is not None:
             text = f"{path}: {'.'.join(until)!r} was not reached in {limit} iterations"
-            raise TermError(path, text)
+            raise _RefusedError(path, text)
         return self._store_result(path, found)
 
     @staticmethod
     def _is_reached(found: Any, until: Sequence[str], path: str) -> bool:
-        """Return whether a field is true; raises a TermError if it is no truth value."""
-        said = field_of(found, until, path)
+        """Return whether a field is true; raises a _RefusedError if it is no truth value."""
+        said = _field_of(found, until, path)
         if said is None or isinstance(said, bool):
             return bool(said)
         text = f"{path}: {'.'.join(until)!r} is {describe_value(said)}; it has to be true or false"
-        raise TermError(path, text)
+        raise _RefusedError(path, text)
 
     def _forget_iteration(self, path: str) -> None:
         """Delete the records of an iteration that is done, except its result."""
@@ -157,22 +173,22 @@ class TermPass:
             return value[1]
         kind, name, fields = value
         if kind == "step":
-            return field_of(self._returns.get(steps[name]), fields, path)
+            return _field_of(self._returns.get(steps[name]), fields, path)
         if not isinstance(inputs, dict) or name not in inputs:
-            raise TermError(path, f"{path}: the instance was started without {name!r}")
-        return field_of(inputs[name], fields, path)
+            raise _RefusedError(path, f"{path}: the instance was started without {name!r}")
+        return _field_of(inputs[name], fields, path)
 
 
-def field_of(value: Any, fields: Sequence[str], path: str) -> Any:
+def _field_of(value: Any, fields: Sequence[str], path: str) -> Any:
     """Return a field of a value, and of that the next one. Nothing has all fields, as nothing.
 
     Raises:
-        TermError: there is no such field.
+        _RefusedError: there is no such field.
     """
     if value is None:
         return None
     for name in fields:
         if not isinstance(value, dict) or name not in value:
-            raise TermError(path, f"{path}: there is no field {'.'.join(fields)!r}")
+            raise _RefusedError(path, f"{path}: there is no field {'.'.join(fields)!r}")
         value = value[name]
     return value

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
 import json
-import socket
 import sys
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -15,6 +13,7 @@ from urllib.parse import quote, urlencode
 import typer
 
 from headrace.core.errors import ConfigError, HeadraceError, UnreachableError, UsageError
+from headrace.core.processes import who
 from headrace.health import UNWELL, ask
 from headrace.ops.admin.client import AdminClient, AnswerError, ClientOptions, find, process_url
 from headrace.ops.admin.document import restoring
@@ -376,15 +375,6 @@ _KEYS: tuple[Column[dict[str, Any]], ...] = (
 
 def _compact(state: object) -> str:
     return json.dumps(state, ensure_ascii=False, separators=(",", ":"))
-
-
-def who() -> str:
-    """Return who runs the command, for the log."""
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError):
-        user = "unknown"
-    return f"{user}@{socket.gethostname()}"
 
 
 def _channel(

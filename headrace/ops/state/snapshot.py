@@ -18,6 +18,7 @@ import typer
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import HeadraceError, StartError, UnreachableError, UsageError
 from headrace.core.positions import format_moment
+from headrace.core.processes import who
 from headrace.core.records import TopicPartition
 from headrace.extensions.keyed.errors import CorruptStoreError, StateStoreError
 from headrace.extensions.keyed.positions import TRUNCATED, misfit
@@ -25,7 +26,6 @@ from headrace.extensions.keyed.store import RocksStore
 from headrace.extensions.keyed.store_folder import StoreFolder
 from headrace.extensions.keyed.topics import DELETE_RETENTION_MS, Changelog
 from headrace.ops.admin.client import AdminClient, ClientOptions, find
-from headrace.ops.admin.commands import who
 from headrace.ops.offsets.errors import ChannelRunningError
 from headrace.ops.offsets.reader import ANSWER_TIMEOUT
 from headrace.ops.state.change import StateOf

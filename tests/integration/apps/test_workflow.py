@@ -274,7 +274,7 @@ def test_an_instance_is_started_heard_of_and_found_however_late(plant: Plant) ->
 
 
 def test_the_commands_start_show_and_wait(plant: Plant, tmp_path: Path) -> None:
-    """A node of ``workflow run``, an instance that succeeds and one that fails, by their ids."""
+    """A node of ``workflow run``, instances that succeed, fail and are cancelled, by their ids."""
 
     def run(*line: str) -> tuple[int, str, str]:
         return command(plant, "--brokers", plant.brokers, "--name", plant.topics.name, line=line)
@@ -302,6 +302,13 @@ def test_the_commands_start_show_and_wait(plant: Plant, tmp_path: Path) -> None:
         f"there is no instance 'nobody' in {plant.topics.name}\n",
     )
     assert run("result", "nobody", "--timeout", "0")[0] == 4
+    _, held, _ = run("start", "held", *flows)
+    line = ("list", "--definition", "held", "--older-than", "0", "--json")
+    assert wait_for(lambda: held.strip() in run(*line)[1], Deadline.after(WAIT))
+    code, printed, _ = run("cancel", "--definition", "held", "--reason", "no need")
+    assert (code, printed) == (0, held)
+    code, _, said = run("result", held.strip())
+    assert (code, said.count("failed at 0: cancelled by "), said.count(": no need")) == (1, 1, 1)
     code, _, said = run("start", "turnaround@2", *flows)
     assert (code, said.count("there is no version 2 of workflow 'turnaround'")) == (2, 1)
 
@@ -349,7 +356,9 @@ def test_instances_are_counted_by_phase_while_they_go_on(plant: Plant) -> None:
         abandoned = wait_for(lambda: pool("busy") == 1, Deadline.after(WAIT))
         assert abandoned, node.text()
         found = status()
-        assert found["phases"] == {"open": 1, "failing": 0, "completed": 2, "failed": 1}
+        assert found["phases"] == {
+            "open": 1, "failing": 0, "completed": 2, "failed": 1, "cancelled": 0,
+        }  # fmt: skip
         assert [each["instance"] for each in found["oldest"]] == ["held"]
         node.signal(signal.SIGKILL)
         node.wait()

@@ -11,8 +11,8 @@ import yaml
 from typer.testing import CliRunner
 
 from headrace.apps.workflow import Call, Choice, Input, Loop, Parallel, Sequence
-from headrace.apps.workflow.commands import Instances
 from headrace.apps.workflow.daemon_config import WorkflowNode
+from headrace.apps.workflow.instances import Instances, Selection
 from headrace.apps.workflow.reducer import WorkflowReducer, phase_of
 from headrace.apps.workflow.term_tree import drawn
 from headrace.apps.workflow.topics import Topics
@@ -96,7 +96,9 @@ def test_instances_are_counted_by_phase_and_the_oldest_listed() -> None:
     names = ("first", "second", "third", "last")
     found = Instances({name: phase_of(flow.test.state(name)) for name in names})
     document = found.document(oldest=2)
-    assert document["phases"] == {"open": 3, "failing": 0, "completed": 0, "failed": 1}
+    assert document["phases"] == {
+        "open": 3, "failing": 0, "completed": 0, "failed": 1, "cancelled": 0,
+    }  # fmt: skip
     assert document["amounts"] == {"calls_in_flight": 4}
     assert document["counts"]["attempts"] == 6
     assert document["oldest"] == [
@@ -104,18 +106,46 @@ def test_instances_are_counted_by_phase_and_the_oldest_listed() -> None:
         {"instance": "third", "phase": "open", "started": 3},
     ]
     counts = (
-        "instances started 4 · instances completed 0 · instances failed 1 · attempts 6 · "
+        "instances started 4 · instances completed 0 · instances failed 1 · "
+        "instances cancelled 0 · attempts 6 · "
         "attempts returned 1 · attempts failed 1 · attempts timed out 0 · attempts cancelled 0 · "
         "answered late 0 · passed over 0"
     )
     assert found.lines(oldest=1, now=63.0) == [
-        "instances: open 3 · failing 0 · completed 0 · failed 1",
+        "instances: open 3 · failing 0 · completed 0 · failed 1 · cancelled 0",
         "calls in flight 4",
         counts,
         "second  open for 1m 2s",
     ]
     assert Instances({}).document(oldest=5)["oldest"] == []
     assert Instances({}).lines(oldest=5, now=0.0)[1] == "calls in flight 0"
+
+
+@pytest.mark.parametrize(
+    ("selection", "names"),
+    [
+        (Selection(), "failed open done"),
+        (Selection("w"), "failed open done"),
+        (Selection("w@2"), ""),
+        (Selection("v"), ""),
+        (Selection(phases=frozenset({"open"})), "open"),
+        (Selection(phases=frozenset({"failed", "completed"})), "failed done"),
+        (Selection(older_than=1.998), "failed open"),
+        (Selection(older_than=9.0), ""),
+        (Selection(args={"x": "7"}), "open"),
+        (Selection(args={"x": "7", "y": "de"}), "open"),
+        (Selection(args={"y": '"de"'}), "open"),
+        (Selection(args={"x": "8"}), ""),
+        (Selection(args={"z": "7"}), ""),
+    ],
+)
+def test_instances_are_selected(selection: Selection, names: str) -> None:
+    """Definition, phase, age and the arguments of open ones decide, as text or JSON."""
+    flow = Flow(reducer(Call("a", x=Input("x"), y=Input("y"))))
+    flow.start("failed", "open", "done", x=7, y="de").fail("failed", "0").ret("done", "0")
+    there = ("failed", "open", "done")
+    taken = [each for each in there if selection.takes(flow.test.state(each), 2.001)]
+    assert taken == names.split()
 
 
 @pytest.mark.parametrize(
@@ -200,6 +230,13 @@ _PLACE = ["--brokers", "x"]
         (["result", "i", "--brokers", "x:y:z"], "is not a server as host:port"),
         (["result", "i", *_PLACE, "-X", "foo"], "'foo' is not NAME=VALUE"),
         (["show", "i", *_PLACE, "-X", "foo=1"], "foo: is no property"),
+        (["list", *_PLACE, "--older-than", "old"], "'old' is no duration; take one such as 90s"),
+        (["list", *_PLACE, "--args", "x"], "'x' is not NAME=VALUE"),
+        (["list", *_PLACE, "--phase", "lost"], "'lost' is not one of"),
+        (["cancel", *_PLACE, "i"], "'--reason'"),
+        (["cancel", *_PLACE, "--reason", "r"], "give the ids of instances, or options that"),
+        (["cancel", *_PLACE, "--reason", "r", "i", "--phase", "open"], "give the ids of instances"),
+        (["cancel", *_PLACE, "--reason", "r", "i" * 501], "cannot be an instance's"),
     ],
 )
 def test_a_command_line_that_cannot_be_used_is_refused(line: list[str], words: str) -> None:

@@ -148,6 +148,20 @@ def test_a_term_that_cannot_be_started_is_named(term: Any, words: str) -> None:
     assert words in str(error.value)
 
 
+@pytest.mark.parametrize("limit", [0, -1, inf, "1h", True])
+def test_a_limit_is_a_number_of_seconds(limit: Any) -> None:
+    """And one of a workflow that another one calls is refused: it would not be kept."""
+    found = workflows("a")
+    found.define("w", 1, Call("a"), limit=limit)
+    with pytest.raises(DefinitionError, match=r"w@1, 0: limit is .*; it has to be a number of sec"):
+        found.check()
+    found.define("inner", 1, Call("a"), limit=5)
+    found.define("v", 1, Call("inner"))
+    assert found.compiled("inner").limit == 5_000
+    with pytest.raises(DefinitionError, match="v@1, 0: workflow inner@1 has a limit; start it, or"):
+        found.compiled("v")
+
+
 def test_workflows_that_call_each_other_in_a_ring_are_named() -> None:
     """All of the ring, in its order."""
     found = workflows("a")

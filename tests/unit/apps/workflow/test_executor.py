@@ -8,12 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.apps.workflow import Call, DefinitionError, Input, Workflows, commands, topics
+from headrace.apps.workflow import (
+    Call,
+    DefinitionError,
+    Input,
+    Workflows,
+    event_producer,
+    instances,
+    topics,
+)
 from headrace.apps.workflow import executor as module
 from headrace.apps.workflow.errors import NoOutcomeError
 from headrace.apps.workflow.executor import Executor, ResultsListener, find_outcome
+from headrace.apps.workflow.instances import Selection
 from headrace.apps.workflow.topics import Topics
 from headrace.core.clock import Deadline
+from headrace.core.processes import who
 from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
 from headrace.extensions.keyed.codecs import partition_of, to_json
@@ -60,13 +70,14 @@ class Scene:
         for topic in (TOPICS.events, TOPICS.outcomes, TOPICS.results):
             self.broker.create_topic(topic, PARTITIONS)
         self.started: list[str] = []
+        self.told: list[dict[str, Any]] = []
         self.readers = 0
         self.ends_at_once = True
         self.refusal: str | None = None
         self.deadlines: list[float] = []
         monkeypatch.setattr(topics, "KafkaTopicCatalog", lambda *_: self.broker.catalog())
         monkeypatch.setattr(topics, "KafkaRecordSource", self._source)
-        monkeypatch.setattr(module, "TopicProducer", lambda *_: self)
+        monkeypatch.setattr(event_producer, "TopicProducer", lambda *_: self)
         self.errors: list[str] = []
         self.flows = Workflows()
         self.flows.process(step)
@@ -82,7 +93,11 @@ class Scene:
         if self.refusal is not None:
             raise ProduceError(self.refusal)
         for _, value in records:
-            instance = json.loads(value)["instance"]
+            message = json.loads(value)
+            if message["type"] != "Start":
+                self.told.append(message)
+                continue
+            instance = message["instance"]
             self.started.append(instance)
             if self.ends_at_once:
                 self.end(instance, len(self.started))
@@ -270,11 +285,57 @@ def test_a_state_that_cannot_be_read_is_not_missing(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without an answer of the changelog's leader the instance is not reported missing."""
-    monkeypatch.setattr(commands, "ANSWER_TIMEOUT", 0.05)
+    monkeypatch.setattr(instances, "ANSWER_TIMEOUT", 0.05)
     name = changelog_name(TOPICS.name, TOPICS.events)
     scene.broker.create_topic(name, PARTITIONS)
     partition = TopicPartition(name, partition_of(b"mine", PARTITIONS))
     scene.broker.produce(partition, FakeRecord(key_=b"mine", value_=b"{}"))
     scene.errors = ["Connect to nowhere failed"]
     with pytest.raises(KafkaUnavailableError, match="was not all read after"):
-        commands.find_state({}, TOPICS, "mine")
+        instances.find_state({}, TOPICS, "mine")
+
+
+def keep_state(scene: Scene, instance: str, phase: str, started: float, **args: Any) -> None:
+    """Write an instance's state to the changelog; ``started`` in seconds before now."""
+    name = changelog_name(TOPICS.name, TOPICS.events)
+    if name not in scene.broker.topics():
+        scene.broker.create_topic(name, PARTITIONS)
+    state = {
+        "phase": phase,
+        "outcome": "PiEventResult",
+        "definition": "work@1",
+        "started": int((time.time() - started) * 1000),
+        "args": args,
+        "called": {},
+        "counts": {},
+        "calls": 0,
+    }
+    partition = TopicPartition(name, partition_of(instance.encode(), PARTITIONS))
+    record = FakeRecord(key_=instance.encode(), value_=to_json(state))
+    scene.broker.produce(partition, record)
+
+
+def test_an_instance_is_cancelled_by_its_id(scene: Scene) -> None:
+    """The event says by whom and why; an id that is none is refused."""
+    with scene.executor() as executor:
+        executor.cancel("mine", "wrong", by="ann")
+        executor.cancel("mine", "wrong")
+        with pytest.raises(DefinitionError, match="the id '' cannot be an instance's"):
+            executor.cancel("", "wrong")
+    first, second = scene.told
+    assert first == {"type": "CancelInstance", "instance": "mine", "reason": "wrong", "by": "ann"}
+    assert second["by"] == who()
+
+
+def test_all_instances_of_a_selection_are_cancelled(scene: Scene) -> None:
+    """Those that have no outcome, the oldest first; the selection bounds how many."""
+    keep_state(scene, "new", "open", 1, n=1)
+    keep_state(scene, "old", "failing", 90, n=1)
+    keep_state(scene, "older", "open", 100, n=2)
+    keep_state(scene, "over", "closed", 200, n=1)
+    with scene.executor() as executor:
+        assert executor.cancel_all(Selection("work"), "r") == ["older", "old", "new"]
+        assert executor.cancel_all(Selection(older_than=60, args={"n": "1"}), "r") == ["old"]
+        assert executor.cancel_all(Selection(phases=frozenset({"open"}), limit=1), "r") == ["older"]
+        assert executor.cancel_all(Selection("other"), "r") == []
+    assert [each["instance"] for each in scene.told] == ["older", "old", "new", "old", "older"]

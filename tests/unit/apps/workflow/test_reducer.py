@@ -23,6 +23,7 @@ from headrace.apps.workflow import (
 )
 from headrace.apps.workflow.messages import (
     Assignment,
+    cancel_message,
     fail_message,
     return_message,
     start_message,
@@ -47,6 +48,8 @@ _TERMINAL = {
     "PiFailureNoResult",
     "PiFailureUnknownProcess",
     "PiFailureExceptions",
+    "PiFailureCancelled",
+    "PiFailureTimedOut",
 }
 
 
@@ -92,6 +95,15 @@ class Flow:
         call = Assignment(instance, ref, attempt, "", {})
         final = given.get("final", True)
         return self.send(instance, fail_message(call, text, "trace", final=final))
+
+    def cancel(self, instance: str, reason: str = "no need", by: str = "me") -> Flow:
+        """Cancel an instance."""
+        return self.send(instance, cancel_message(instance, reason, by))
+
+    @property
+    def cancelled(self) -> list[str]:
+        """The calls that the last fact cancelled."""
+        return [each.value["ref"] for each in self.made if each.value["type"] == "Cancel"]
 
     @property
     def refs(self) -> list[str]:
@@ -462,6 +474,7 @@ def test_attempts_are_counted_by_how_they_ended() -> None:
         "instances_started": 1,
         "instances_completed": 1,
         "instances_failed": 0,
+        "instances_cancelled": 0,
         "attempts": 4,
         "attempts_returned": 1,
         "attempts_failed": 1,
@@ -486,10 +499,10 @@ def test_an_instance_of_a_former_version_is_counted_from_now_on() -> None:
     flow = Flow(reducer(Sequence(Call("a"), Call("b")))).start("1").ret("1", "0.0")
     state = flow.test.state("1")
     del state["attempts"]
-    assert phase_of(state).counts[4:8] == (0, 0, 0, 0)
+    assert phase_of(state).counts[5:9] == (0, 0, 0, 0)
     fact = Event(return_message(Assignment("1", "0.1", 1, "", {}), 1), 9, "workflow", 0, 9)
     ended, _, _ = flow.reducer("1", state, [fact], 9)
-    assert phase_of(ended or {}).counts[4:8] == (1, 0, 0, 0)
+    assert phase_of(ended or {}).counts[5:9] == (1, 0, 0, 0)
 
 
 # --- what comes twice, late or not at all -----------------------------------------------------
@@ -684,6 +697,87 @@ def test_the_history_has_the_state_after_each_step() -> None:
     flow.ret("1", "0.0").ret("1", "0.0").ret("1", "0.1")
     phases = [each.value["pii"]["phase"] for each in flow.test.outputs if each.to == "history"]
     assert phases == ["open", "open", "closed"]
+
+
+# --- ends before their time ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", list(FailurePolicy))
+def test_a_cancelled_instance_ends_at_once(policy: Any) -> None:
+    """Open calls are cancelled, waiting ones withdrawn; the outcome says by whom and why."""
+    both = Parallel(x=Call("a"), y=Call("b"), z=Call("c"))
+    flow = Flow(reducer(Sequence(both, Call("d")), policy=policy)).start("1")
+    flow.fail("1", "0.0.x", final=False).ret("1", "0.0.y").cancel("1", "wrong tail", "ann@ops")
+    assert (flow.cancelled, flow.refs) == (["0.0.z"], [])
+    assert flow.types == ["PiFailureCancelled"]
+    (outcome,) = flow.outcomes()
+    assert (outcome["type"], outcome["by"], outcome["reason"]) == (
+        "PiFailureCancelled", "ann@ops", "wrong tail",
+    )  # fmt: skip
+    assert outcome["msg"] == "cancelled by ann@ops: wrong tail"
+    assert phase(flow) == ("cancelled", None, 0)
+    counts = counted(flow)
+    assert (counts["instances_cancelled"], counts["instances_failed"]) == (1, 0)
+    assert (counts["attempts"], counts["attempts_cancelled"]) == (3, 1)
+    assert list(flow.test.timers("1")) == ["grave"]
+    assert flow.ret("1", "0.0.z").made == flow.cancel("1").made == []
+    assert flow.test.tick(2_000) == []
+    assert flow.test.state("1")["counts"] == {"late": 2}
+
+
+def test_a_failing_instance_that_is_cancelled_ends_with_its_first_error() -> None:
+    """The instance waits for its open calls no longer."""
+    flow = Flow(reducer(_TWO_CALLS)).start("1").fail("1", "0.0.x", "first").cancel("1")
+    assert flow.cancelled == ["0.0.y"]
+    (outcome,) = flow.outcomes()
+    assert (outcome["type"], outcome["msg"]) == ("PiFailureExceptions", "first")
+    assert [each["type"] for each in outcome["errors"]] == [
+        "PiFailureExceptions", "PiFailureCancelled",
+    ]  # fmt: skip
+    assert phase(flow) == ("failed", None, 0)
+
+
+def test_an_unknown_instance_is_not_cancelled() -> None:
+    """The cancel leaves nothing: one that is started later goes on."""
+    flow = Flow(reducer(Call("a"))).cancel("1")
+    assert flow.types == ["PiFailureNoSuchInstance"]
+    assert flow.start("1").refs == ["0"]
+
+
+def test_an_instance_ends_at_its_limit() -> None:
+    """The open call is cancelled; an instance that ends in time keeps its outcome."""
+    term = Call("a").limited(timeout=600)
+    flow = Flow(reducer(term, limit=90.5)).start("1")
+    assert flow.test.timers("1")["limit"].due == 90_501
+    assert flow.test.tick(90_500) == []
+    flow.made = flow.test.tick(90_501)
+    assert (flow.cancelled, flow.types) == (["0"], ["PiFailureTimedOut"])
+    (outcome,) = flow.outcomes()
+    assert outcome["msg"] == "the instance's time limit of 90.5 s is over"
+    assert phase(flow) == ("failed", None, 0)
+    flow = Flow(reducer(term, limit=90)).start("1").ret("1", "0")
+    assert list(flow.test.timers("1")) == ["grave"]
+
+
+def test_a_limit_and_a_call_s_time_at_once_are_one_outcome() -> None:
+    """The timers may fire in any order."""
+    call = Call("a").limited(timeout=5, attempts=1)
+    for policy in FailurePolicy:
+        both = Parallel(x=call, y=Call("b"))
+        flow = Flow(reducer(both, limit=5, policy=policy)).start("1")
+        assert len(flow.outcomes(flow.test.tick(5_001))) == 1
+        assert counted(flow)["attempts"] == 2
+
+
+def test_an_instance_of_a_former_version_is_cancelled() -> None:
+    """The former state has no limit, and needs none."""
+    flow = Flow(reducer(Call("a"))).start("1")
+    state = flow.test.state("1")
+    del state["waiting"], state["attempts"]
+    found, outputs, _ = flow.reducer("1", state, [flow_event(cancel_message("1", "r", "me"))], 9)
+    assert found is not None
+    assert found["phase"] == "closed"
+    assert [each.to for each in outputs] == ["assignments", "results", "outcomes"]
 
 
 # --- what is too large --------------------------------------------------------------------------
@@ -947,6 +1041,9 @@ def test_an_instance_has_one_outcome_with_repeated_and_late_events(
         if not waiting or (backoff and random.random() < 0.1):
             flow.now += 1_000
             made += flow.test.tick(flow.now)
+            continue
+        if random.random() < 0.03:
+            made += flow.cancel("1").made
             continue
         again = answered and random.random() < 0.3
         call = random.choice(answered if again else waiting)
