@@ -19,6 +19,7 @@ from headrace.apps.workflow.definitions import (
     Workflows,
 )
 from headrace.apps.workflow.errors import CallFailedError, DefinitionError
+from headrace.apps.workflow.local import LocalExecutor
 from headrace.apps.workflow.messages import Assignment
 from headrace.apps.workflow.reducer import Workflow
 
@@ -31,6 +32,7 @@ __all__ = [
     "DefinitionError",
     "FailurePolicy",
     "Input",
+    "LocalExecutor",
     "Loop",
     "Parallel",
     "Result",

@@ -27,7 +27,7 @@ from headrace.apps.options import (
 from headrace.core.options import command_group
 
 if TYPE_CHECKING:
-    from headrace.apps.workflow.instances import Selection
+    from headrace.apps.workflow.selection import Selection
 
 app = command_group(help="Run workflows: calls in sequence, in parallel, by choice and in loops.")
 
@@ -229,7 +229,7 @@ def _selection(
     limit: int | None,
 ) -> Selection:
     """Return what options select; raises typer.BadParameter for one that cannot be used."""
-    from headrace.apps.workflow.instances import (  # noqa: PLC0415 - takes a second to import
+    from headrace.apps.workflow.selection import (  # noqa: PLC0415 - takes a second to import
         Selection,
     )
     from headrace.config.types.units import parse_duration  # noqa: PLC0415 - imports pydantic

@@ -14,19 +14,20 @@ import typer
 import yaml
 
 from headrace import daemon
+from headrace.apps.workflow.base_executor import cancel_events, result_of
 from headrace.apps.workflow.daemon_config import NodeRole, WorkflowNode
 from headrace.apps.workflow.definitions import load_workflows
 from headrace.apps.workflow.errors import DefinitionError, NoOutcomeError
 from headrace.apps.workflow.event_producer import EventProducer
-from headrace.apps.workflow.executor import Executor, find_outcome, result_of
+from headrace.apps.workflow.executor import Executor, find_outcome
 from headrace.apps.workflow.instances import (
     Found,
-    Selection,
     find_state,
     read_instances,
     select_instances,
     unfinished,
 )
+from headrace.apps.workflow.selection import Selection
 from headrace.apps.workflow.term_tree import drawn
 from headrace.apps.workflow.topics import (
     Topics,
@@ -222,7 +223,9 @@ def cancel(
         if isinstance(chosen, Selection):
             found = select_instances(client, place.topics, chosen, time.time(), timeout)
             chosen = unfinished(found)
-        for instance in EventProducer(client, place.topics).cancel(chosen, reason, who()):
+        events = cancel_events(chosen, reason, who())
+        EventProducer(client, place.topics).send(events)
+        for instance, _ in events:
             typer.echo(instance)
 
     return _exit_code(work)

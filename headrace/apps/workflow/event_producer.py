@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
-from headrace.apps.workflow.definitions import require_id
-from headrace.apps.workflow.messages import cancel_message
 from headrace.apps.workflow.topics import ANSWER_TIMEOUT, PARTITIONER, Topics
 from headrace.core.clock import Deadline
 from headrace.core.errors import HeadraceError
@@ -14,7 +12,7 @@ from headrace.extensions.keyed.codecs import to_json
 from headrace.kafka.topic_producer import TopicProducer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 #: Events that brokers take in a second, at least.
 _EVENTS_PER_SECOND = 1_000
@@ -48,14 +46,3 @@ class EventProducer:
             except HeadraceError:
                 self._producer = None
                 raise
-
-    def cancel(self, instances: Iterable[str], reason: str, by: str) -> list[str]:
-        """Cancel instances; return their ids. Blocks until the brokers have all of it.
-
-        Raises:
-            DefinitionError: an id is none. Nothing was sent.
-            ProduceError: the brokers did not take it, or not for certain: cancel again.
-        """
-        found = [require_id(each) for each in instances]
-        self.send([(each, cancel_message(each, reason, by)) for each in found])
-        return found

@@ -6,15 +6,15 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import structlog
+from typing_extensions import override
 
-from headrace.apps.workflow.definitions import require_id
-from headrace.apps.workflow.errors import NoOutcomeError, WorkflowFailedError
+from headrace.apps.workflow.base_executor import BaseExecutor, result_of
+from headrace.apps.workflow.errors import NoOutcomeError
 from headrace.apps.workflow.event_producer import EventProducer
-from headrace.apps.workflow.instances import Selection, select_instances, unfinished
-from headrace.apps.workflow.messages import EVENT_RESULT, start_message
+from headrace.apps.workflow.instances import select_instances, unfinished
+from headrace.apps.workflow.messages import TERMINAL
 from headrace.apps.workflow.topics import (
     ANSWER_TIMEOUT,
     FETCH_TIMEOUT,
@@ -24,15 +24,17 @@ from headrace.apps.workflow.topics import (
     document_of,
 )
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
-from headrace.core.processes import who
+from headrace.core.errors import HeadraceError
 from headrace.core.user_text import describe_error
 from headrace.kafka.errors import ProduceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Self
 
+    from headrace.apps.workflow.base_executor import EventOrEnd, Events, InstanceFuture
     from headrace.apps.workflow.definitions import Workflows
+    from headrace.apps.workflow.selection import Selection
 
 log = structlog.get_logger(__name__)
 
@@ -51,6 +53,7 @@ class ResultsListener:
 
     It has no group: each listener gets each event, from the beginning of the topic, or from its
     end as it is when this is made. An error of the handler ends it, and is raised by ``close``.
+    ``ended`` is called as it ends, with the error, or None once it is closed.
 
     Raises:
         UnknownTopicError, KafkaUnavailableError: the topic is not there, or no broker answers.
@@ -64,8 +67,10 @@ class ResultsListener:
         topic: str = Topics().results,
         from_beginning: bool = False,
         properties: Mapping[str, str] | None = None,
+        ended: Callable[[BaseException | None], object] | None = None,
     ) -> None:
         self._handler = handler
+        self._ended = ended
         self._reader = TopicReader(
             client_of(brokers, properties), topic, from_beginning=from_beginning
         )
@@ -85,6 +90,9 @@ class ResultsListener:
         except BaseException as error:  # noqa: BLE001 - raised by close
             self._error = error
             log.error("listener_failed", error=describe_error(error))  # noqa: TRY400 - raised by close
+        finally:
+            if self._ended is not None:
+                self._ended(self._error)
 
     @property
     def error(self) -> BaseException | None:
@@ -114,12 +122,13 @@ class _Started:
     outcome: dict[str, Any] | None = None
 
 
-class Executor:
-    """Starts instances and waits for their outcomes. Any thread; a context manager.
+class Executor(BaseExecutor):
+    """Starts instances that reducers and workers run, and waits for their outcomes.
 
     An outcome is found however late one asks: the topic keeps one record for each instance.
     ``keep`` is the reducer's, in seconds: an id that is started again later than that after the
-    instance's end is another instance, whose outcome the former one's is not.
+    instance's end is another instance, whose outcome the former one's is not. Any thread; a context
+    manager.
 
     Raises:
         DefinitionError: a workflow cannot be started.
@@ -135,64 +144,26 @@ class Executor:
         properties: Mapping[str, str] | None = None,
         keep: float = _KEEP,
     ) -> None:
-        workflows.check()
+        super().__init__(workflows)
         self._keep = round(keep * 1000)
-        self._workflows = workflows
         self._topics = topics or Topics()
         self._client = client_of(brokers, properties)
         self._changed = threading.Condition()
         # those that were started last and that were not asked for, the oldest first
         self._started: OrderedDict[str, _Started] = OrderedDict()
+        self._awaited: dict[str, list[tuple[_Started, InstanceFuture]]] = {}
         # what is named from here on ends after the end of the topic as it is now
         self._listener = ResultsListener(
-            self._handle_outcome, brokers, topic=self._topics.outcomes, properties=properties
+            self._handle_outcome,
+            brokers,
+            topic=self._topics.outcomes,
+            properties=properties,
+            ended=self._end_awaited,
         )
-        self._events = EventProducer(self._client, self._topics)
+        self._producer = EventProducer(self._client, self._topics)
 
-    def start(
-        self, definition: str, args: Mapping[str, Any] | None = None, *, instance: str | None = None
-    ) -> str:
-        """Start an instance of ``name``, its latest version, or ``name@version``; return its id.
-
-        With a custom ``instance``, a text of 1 to 500 bytes, starting it twice starts it once.
-        Blocks until the brokers have it.
-
-        Raises:
-            DefinitionError: there is no such workflow, these are not its arguments, or ``instance``
-                cannot be an id. Nothing was sent.
-            ProduceError: the brokers did not take it, or not for certain.
-        """
-        name = uuid4().hex if instance is None else instance
-        try:
-            self._start(definition, [(name, args or {})], is_named_here=instance is None)
-        except ProduceError as error:
-            raise ProduceError(
-                f"instance {name} may not have started: {error}; starting it again with this id "
-                "starts it once"
-            ) from error
-        return name
-
-    def start_all(
-        self, definition: str, instances: Iterable[tuple[str, Mapping[str, Any]]]
-    ) -> list[str]:
-        """Start instances with their arguments together, which takes less time; as ``start``.
-
-        All are checked before any is sent.
-        """
-        return self._start(definition, instances, is_named_here=False)
-
-    def _start(
-        self,
-        definition: str,
-        instances: Iterable[tuple[str, Mapping[str, Any]]],
-        *,
-        is_named_here: bool,
-    ) -> list[str]:
-        compiled = self._workflows.compiled(definition)
-        events = []
-        for instance, args in instances:
-            compiled.require(args)
-            events.append((instance, start_message(require_id(instance), compiled.id, dict(args))))
+    @override
+    def _start(self, events: Events, *, is_named_here: bool) -> list[str]:
         now = int(SYSTEM_CLOCK.time() * 1000)
         with self._changed:
             for instance, _ in events:
@@ -200,38 +171,26 @@ class Executor:
                 self._started.move_to_end(instance)
             while len(self._started) > _MOST_STARTED:
                 self._started.popitem(last=False)
-        self._events.send(events)
+        try:
+            self._send(events)
+        except ProduceError as error:
+            names = f"instance {events[0][0]}" if len(events) == 1 else f"{len(events)} instances"
+            raise ProduceError(
+                f"{names} may not have started: {error}; starting again with the same id starts "
+                "each once"
+            ) from error
         return [instance for instance, _ in events]
 
-    def cancel(self, instance: str, reason: str, *, by: str | None = None) -> None:
-        """Cancel an instance: its open calls are cancelled, and no others are made.
+    @override
+    def _send(self, events: Events) -> None:
+        self._producer.send(events)
 
-        Its outcome then says by whom, ``user@host`` where nothing is said, and why; one that has
-        an outcome keeps it. Blocks until the brokers have it.
+    @override
+    def _select(self, selection: Selection, timeout: float) -> list[str]:
+        now = SYSTEM_CLOCK.time()
+        return unfinished(select_instances(self._client, self._topics, selection, now, timeout))
 
-        Raises:
-            DefinitionError: this is no id of an instance.
-            ProduceError: the brokers did not take it, or not for certain: cancel again.
-        """
-        self._events.cancel([instance], reason, by or who())
-
-    def cancel_all(
-        self, selection: Selection, reason: str, *, by: str | None = None, timeout: float = 60.0
-    ) -> list[str]:
-        """Cancel all instances of a selection that have no outcome yet; return their ids.
-
-        They are those of the last committed states, which are read from the beginning. Blocks.
-
-        Raises:
-            NoOutcomeError: not all states were read in ``timeout`` seconds. Nothing was sent.
-            UnknownTopicError, KafkaUnavailableError: no reducer has run, or no broker answers.
-            ProduceError: the brokers did not take it, or not for certain: cancel again.
-        """
-        found = select_instances(
-            self._client, self._topics, selection, SYSTEM_CLOCK.time(), timeout
-        )
-        return self._events.cancel(unfinished(found), reason, by or who())
-
+    @override
     def result(self, instance: str, timeout: float) -> Any:
         """Return an instance's result. Blocks for ``timeout`` seconds.
 
@@ -245,6 +204,7 @@ class Executor:
         """
         return result_of(self.outcome(instance, timeout))
 
+    @override
     def outcome(self, instance: str, timeout: float) -> dict[str, Any]:
         """Return the record of an instance's outcome, from any start of it; as ``result``."""
         deadline = Deadline.after(timeout)
@@ -277,13 +237,69 @@ class Executor:
                 return
             self._changed.wait(deadline.at_most(FETCH_TIMEOUT))
 
+    # --- outcomes that are awaited ----------------------------------------------------------
+
+    @override
+    def _await_outcome(self, future: InstanceFuture, *, is_named_here: bool) -> None:
+        started = _Started(int(SYSTEM_CLOCK.time() * 1000), is_named_here)
+        with self._changed:
+            if self._listener.error is not None:
+                raise self._listener.error
+            self._awaited.setdefault(future.instance, []).append((started, future))
+        future.add_done_callback(lambda _: self._forget(started, future))
+        if not is_named_here:  # it may have been started, and have ended, before this was made
+            name = f"outcome-of-{future.instance[:20]}"
+            arguments = (started, future)
+            threading.Thread(target=self._look_up, args=arguments, name=name, daemon=True).start()
+
+    def _look_up(self, started: _Started, future: InstanceFuture) -> None:
+        """End a future whose outcome was there before the listener. On a thread of its own."""
+        try:
+            future.end(
+                find_outcome(
+                    self._client,
+                    self._topics,
+                    future.instance,
+                    0,
+                    lambda outcome: self._is_of(outcome, started),
+                )
+            )
+        except NoOutcomeError:
+            return  # the listener has it once it is there
+        except HeadraceError as error:
+            future.end(error)
+
+    def _forget(self, started: _Started, future: InstanceFuture) -> None:
+        with self._changed:
+            left = self._awaited.get(future.instance, [])
+            if (started, future) in left:
+                left.remove((started, future))
+            if not left:
+                self._awaited.pop(future.instance, None)
+
     def _handle_outcome(self, outcome: dict[str, Any]) -> None:
         """Handle an outcome; on the listener's thread."""
+        instance = str(outcome.get("instance"))
         with self._changed:
-            started = self._started.get(str(outcome.get("instance")))
+            started = self._started.get(instance)
             if started is not None and self._is_of(outcome, started):
                 started.outcome = outcome
                 self._changed.notify_all()
+            awaited = [
+                future
+                for start, future in self._awaited.get(instance, [])
+                if self._is_of(outcome, start)
+            ]
+        for future in awaited:  # without the lock: its callbacks are users'
+            future.end(outcome)
+
+    def _end_awaited(self, error: BaseException | None) -> None:
+        """End all futures, as no outcome comes any more; on the listener's thread."""
+        with self._changed:
+            awaited = [future for each in self._awaited.values() for _, future in each]
+        closed = NoOutcomeError("the executor was closed before the instance had an outcome")
+        for future in awaited:
+            future.end(error or closed)
 
     def _is_of(self, outcome: Mapping[str, Any], started: _Started) -> bool:
         """Return whether an outcome is what a start has led to; it may have found the instance
@@ -293,26 +309,42 @@ class Executor:
             return True
         return bool(started.at < outcome.get("ended", started.at) + self._keep)
 
+    # --- events -----------------------------------------------------------------------------
+
+    @override
+    def _listen(
+        self, instance: str, listener: Callable[[EventOrEnd], object]
+    ) -> Callable[[], object]:
+        stopping = threading.Event()
+        arguments = (instance, listener, stopping)
+        name = f"events-of-{instance[:20]}"
+        threading.Thread(target=self._read_events, args=arguments, name=name, daemon=True).start()
+        return stopping.set
+
+    def _read_events(
+        self, instance: str, listener: Callable[[EventOrEnd], object], stopping: threading.Event
+    ) -> None:
+        """Read an instance's events, to the last end that there is. On a thread of its own."""
+        key, is_over = instance.encode(), False
+        try:
+            with TopicReader(
+                self._client, self._topics.results, from_beginning=True, key=key
+            ) as reader:
+                while not stopping.is_set() and not (is_over and reader.is_at_end):
+                    for record in reader.fetch(FETCH_TIMEOUT):
+                        document = document_of(record) if record.key() == key else None
+                        if document is not None:
+                            listener(document)
+                            is_over = document.get("type") in TERMINAL
+        except Exception as error:  # noqa: BLE001 - raised by who listens
+            listener(error)
+        else:
+            listener(None)
+
+    @override
     def close(self) -> None:
-        """Release the clients. Blocks."""
+        """Release the clients; futures without an outcome end with NoOutcomeError. Blocks."""
         self._listener.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-def result_of(outcome: Mapping[str, Any]) -> Any:
-    """Return the result that an outcome has.
-
-    Raises:
-        WorkflowFailedError: the instance has failed.
-    """
-    if outcome["type"] != EVENT_RESULT:
-        raise WorkflowFailedError(outcome)
-    return outcome["result"]
 
 
 def find_outcome(

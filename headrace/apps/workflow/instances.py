@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.apps.workflow.errors import NoOutcomeError
 from headrace.apps.workflow.reducer import WorkflowReducer, phase_of
+from headrace.apps.workflow.selection import FINISHED, Selection
 from headrace.apps.workflow.topics import (
     ANSWER_TIMEOUT,
     FETCH_TIMEOUT,
@@ -29,42 +29,6 @@ if TYPE_CHECKING:
     from headrace.keyed import Phase
 
 T = TypeVar("T")
-
-#: The phases of instances that have an outcome.
-_FINISHED = frozenset({"completed", "failed", "cancelled"})
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """The conditions on instances; what is None or empty takes all.
-
-    ``definition`` is a workflow's ``name``, of any version, or ``name@version``. ``older_than`` are
-    the seconds since the instance was started. ``args`` are the texts that arguments have to be, or
-    their JSON; an instance has its arguments while it is open. ``limit`` takes the oldest.
-    """
-
-    definition: str | None = None
-    phases: frozenset[str] = frozenset()
-    older_than: float | None = None
-    args: Mapping[str, str] = field(default_factory=dict)
-    limit: int | None = None
-
-    def takes(self, state: Mapping[str, Any], now: float) -> bool:
-        """Return whether an instance with a state is one of them. ``now`` is in seconds."""
-        known = state["definition"]
-        if self.definition not in {None, known, known.partition("@")[0]}:
-            return False
-        if self.phases and phase_of(state).name not in self.phases:
-            return False
-        if self.older_than is not None and state["started"] / 1000 > now - self.older_than:
-            return False
-        given = state["args"] if isinstance(state["args"], dict) else {}
-        return all(name in given and _is(given[name], text) for name, text in self.args.items())
-
-
-def _is(value: Any, text: str) -> bool:
-    """Return whether an argument is what a text says, as it is or as JSON."""
-    return text in {value if isinstance(value, str) else None, json.dumps(value)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +54,7 @@ class Found:
 
 def unfinished(found: Iterable[Found]) -> list[str]:
     """Return the ids of those that have no outcome yet."""
-    return [each.instance for each in found if each.phase not in _FINISHED]
+    return [each.instance for each in found if each.phase not in FINISHED]
 
 
 def select_instances(

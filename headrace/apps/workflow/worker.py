@@ -13,21 +13,18 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from typing_extensions import override
 
+from headrace.apps.workflow.calls import make_call
 from headrace.apps.workflow.definitions import load_workflows
-from headrace.apps.workflow.errors import CallFailedError
 from headrace.apps.workflow.messages import (
     ASSIGNMENT,
     CANCEL,
     Assignment,
-    fail_message,
-    return_message,
 )
 from headrace.apps.workflow.topics import ANSWER_TIMEOUT, PARTITIONER, client_of
 from headrace.core.clock import Deadline
 from headrace.core.errors import ChannelFailedError
 from headrace.core.records import offset_of
-from headrace.core.user_text import describe_error, message_of, trace_of
-from headrace.extensions.keyed.codecs import to_json
+from headrace.core.user_text import describe_error
 from headrace.kafka.topic_producer import TopicProducer
 from headrace.processors.contract import BatchProcessor, BatchResponse, ChannelContext
 from headrace.telemetry.metrics import PoolSnapshot
@@ -43,11 +40,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: Bytes of an answer; the brokers' own limit is a little above it.
-_MOST_BYTES = 1_000_000
-
-#: Characters of a traceback that go into an answer.
-_TRACE_LENGTH = 4_000
+#: Characters of what is logged of a record.
+_SHOWN = 4_000
 
 #: Milliseconds that a time may have, as those of Kafka.
 _LAST_MS = (1 << 63) - 1
@@ -143,22 +137,6 @@ def _read(record: Record) -> tuple[Assignment, bool]:
     if max(abs(call.issued), abs(call.timeout)) > _LAST_MS:
         raise ValueError(f"issued is {call.issued}, and timeout {call.timeout}")
     return call, not is_cancelled
-
-
-def _answer_of(call: Assignment, result: Any) -> bytes:
-    """Return the answer that a result makes.
-
-    Raises:
-        CallFailedError: it makes none; another attempt would have the effect again for nothing.
-    """
-    try:
-        message = to_json(return_message(call, result))
-    except (TypeError, ValueError, RecursionError) as error:
-        text = f"{call.process} returned what JSON does not know: {message_of(error)}"
-        raise CallFailedError(text) from None
-    if len(message) > _MOST_BYTES:
-        raise CallFailedError(f"the answer has {len(message)} bytes, and {_MOST_BYTES} are allowed")
-    return message
 
 
 class _OpenBatch:
@@ -332,7 +310,7 @@ class AssignmentProcessor(BatchProcessor):
             topic=partition.topic,
             partition=partition.partition,
             offset=offset_of(record),
-            error=describe_error(error, _TRACE_LENGTH),
+            error=describe_error(error, _SHOWN),
         )
 
     def _accept_call(self, job: _Job, batch: _OpenBatch) -> None:
@@ -374,7 +352,7 @@ class AssignmentProcessor(BatchProcessor):
                     continue
                 job.thread = threading.current_thread()
                 self._running.add(job)
-            message = self._make_call(job)
+            job.outcome, message = make_call(self._processes, job.call)
             with self._lock:
                 self._running.discard(job)
                 if job.is_over:  # another thread has taken the place of this one
@@ -403,25 +381,6 @@ class AssignmentProcessor(BatchProcessor):
         if all(each.answer.done() for each in job.batches):
             return "withdrawn"
         return "late" if job.lateness(self._clock) >= 0 else None
-
-    def _make_call(self, job: _Job) -> bytes:
-        """Make a call, and return the answer to it."""
-        call, job.outcome = job.call, "failed"
-        process = self._processes.get(call.process)
-        if process is None:
-            there = ", ".join(sorted(self._processes)) or "none"
-            text = f"the worker has no process {call.process!r}; it has {there}"
-            return to_json(fail_message(call, text, final=False))
-        try:
-            message = _answer_of(call, process(call, **call.args))
-        except BaseException as error:  # noqa: BLE001 - of a user's code, which may also exit
-            # by its type: what it says of its class is users' code as well
-            final = issubclass(type(error), CallFailedError)
-            text = (message_of if final else describe_error)(error, _TRACE_LENGTH)
-            trace = trace_of(error, _TRACE_LENGTH)
-            return to_json(fail_message(call, text, trace, final=final))
-        job.outcome = "returned"
-        return message
 
     def _end_call(self, job: _Job, outcome: str) -> None:
         """Record that a call is over. Under the lock."""

@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 
 from headrace.apps.workflow import Call, Choice, Input, Loop, Parallel, Sequence
 from headrace.apps.workflow.daemon_config import WorkflowNode
-from headrace.apps.workflow.instances import Instances, Selection
+from headrace.apps.workflow.instances import Instances
 from headrace.apps.workflow.reducer import WorkflowReducer, phase_of
+from headrace.apps.workflow.selection import Selection
 from headrace.apps.workflow.term_tree import drawn
 from headrace.apps.workflow.topics import Topics
 from headrace.cli import app

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from typing import TYPE_CHECKING, Any
@@ -18,9 +19,9 @@ from headrace.apps.workflow import (
     topics,
 )
 from headrace.apps.workflow import executor as module
-from headrace.apps.workflow.errors import NoOutcomeError
+from headrace.apps.workflow.errors import NoOutcomeError, WorkflowFailedError
 from headrace.apps.workflow.executor import Executor, ResultsListener, find_outcome
-from headrace.apps.workflow.instances import Selection
+from headrace.apps.workflow.selection import Selection
 from headrace.apps.workflow.topics import Topics
 from headrace.core.clock import Deadline
 from headrace.core.processes import who
@@ -106,11 +107,19 @@ class Scene:
         """Hold nothing back."""
         del deadline
 
-    def end(self, instance: str, result: Any, *, started: int = 0, ended: int = 0) -> None:
+    def end(
+        self,
+        instance: str,
+        result: Any,
+        *,
+        started: int = 0,
+        ended: int = 0,
+        kind: str = "PiEventResult",
+    ) -> None:
         """Write an outcome; times are in ms before now."""
         now = int(time.time() * 1000)
         outcome = {
-            "type": "PiEventResult",
+            "type": kind,
             "instance": instance,
             "result": result,
             "started": now - started,
@@ -238,6 +247,10 @@ def test_a_start_that_may_be_lost_tells_the_id(scene: Scene) -> None:
     with scene.executor() as executor:
         with pytest.raises(ProduceError, match=r"instance [0-9a-f]{32} may not have .* answer;"):
             executor.start("work")
+        with pytest.raises(ProduceError, match="instance mine may not have started"):
+            executor.submit("work", instance="mine")
+        with pytest.raises(ProduceError, match="2 instances may not have started"):
+            executor.start_many("work", [{}, {}])
         with pytest.raises(DefinitionError):
             executor.start("nothing")
 
@@ -339,3 +352,97 @@ def test_all_instances_of_a_selection_are_cancelled(scene: Scene) -> None:
         assert executor.cancel_all(Selection(phases=frozenset({"open"}), limit=1), "r") == ["older"]
         assert executor.cancel_all(Selection("other"), "r") == []
     assert [each["instance"] for each in scene.told] == ["older", "old", "new", "old", "older"]
+
+
+def test_a_future_has_the_result_of_the_instance(scene: Scene) -> None:
+    """The future of a failed instance has the failure as its error."""
+    with scene.executor() as executor:
+        futures = [executor.submit("work") for _ in range(100)]
+        assert [each.result(WAIT) for each in futures] == list(range(1, 101))
+        assert scene.readers == 1
+        scene.ends_at_once = False
+        failing = executor.submit("work")
+        scene.end(failing.instance, None, kind="PiFailureExceptions")
+        with pytest.raises(WorkflowFailedError, match="failed at"):
+            failing.result(WAIT)
+        assert not failing.cancel()
+        names = executor.start_many("work", [{}] * 3)
+        assert names == scene.started[-3:]
+
+
+def test_a_future_of_an_instance_that_has_ended_has_its_result(scene: Scene) -> None:
+    """It was started with this id before, and its second start is passed over."""
+    scene.ends_at_once = False
+    scene.end("mine", "first", started=9_000, ended=5_000)
+    with scene.executor() as executor:
+        assert executor.submit("work", instance="mine").result(WAIT) == "first"
+        later = executor.submit("work", instance="other")
+        assert not later.done()
+        scene.end("other", "second")
+        assert later.result(WAIT) == "second"
+        scene.end("gone", "former", started=KEEP + 9_000, ended=KEEP + 5_000)
+        again = executor.submit("work", instance="gone")
+        scene.end("gone", "latter")
+        assert again.result(WAIT) == "latter"
+
+
+def test_a_closed_executor_ends_its_futures(scene: Scene) -> None:
+    """The error says that no more is known of the instance."""
+    scene.ends_at_once = False
+    with scene.executor() as executor:
+        future = executor.submit("work")
+    with pytest.raises(NoOutcomeError, match="closed before the instance had an outcome"):
+        future.result(WAIT)
+
+
+def test_a_future_has_the_error_of_who_may_not_read(scene: Scene) -> None:
+    """One that comes later is refused at once."""
+    scene.errors = ["flow.outcomes-0: Broker: Topic authorization failed"]
+    scene.ends_at_once = False
+    found = scene.executor()
+    with pytest.raises(KafkaAccessError):
+        found.submit("work").result(WAIT)
+    with pytest.raises(KafkaAccessError):
+        found.close()
+
+
+def keep_events(scene: Scene, instance: str, *kinds: str) -> None:
+    """Write events of an instance."""
+    partition = TopicPartition(TOPICS.results, partition_of(instance.encode(), PARTITIONS))
+    for each in kinds:
+        document = {"type": each, "instance": instance}
+        record = FakeRecord(key_=instance.encode(), value_=to_json(document))
+        scene.broker.produce(partition, record)
+
+
+def test_asyncio_awaits_results_and_iterates_over_events(scene: Scene) -> None:
+    """Events of others are left out; an id that was used again has those of both instances."""
+    ended = ("PiEventStart", "PiEventCall", "PiEventReturn", "PiEventResult")
+
+    async def work(executor: Executor) -> None:
+        assert sorted(await asyncio.gather(*(executor.run("work") for _ in range(20)))) == list(
+            range(1, 21)
+        )
+        keep_events(scene, "mine", *ended)
+        keep_events(scene, "other", "PiEventStart")
+        keep_events(scene, "mine", *ended[:2])
+        events = executor.events("mine")
+        first = [(await anext(events))["type"] for _ in range(6)]
+        assert first == [*ended, *ended[:2]]
+        keep_events(scene, "mine", *ended[2:])
+        assert [each["type"] async for each in events] == list(ended[2:])
+
+    with scene.executor() as executor:
+        asyncio.run(asyncio.wait_for(work(executor), WAIT))
+
+
+def test_events_that_cannot_be_read_are_an_error(scene: Scene) -> None:
+    """The iteration raises it."""
+
+    async def work(executor: Executor) -> None:
+        scene.errors = ["flow.results-0: Broker: Topic authorization failed"]
+        with pytest.raises(KafkaAccessError):
+            await anext(executor.events("mine"))
+
+    with scene.executor() as executor:
+        asyncio.run(asyncio.wait_for(work(executor), WAIT))

@@ -1008,7 +1008,7 @@ def test_results_do_not_depend_on_where_batches_are_cut() -> None:
     check_reducer(reducer(_TWO_CALLS, history=True), facts, settings=_OUTPUTS)
 
 
-_TERMS: Any = st.recursive(
+TERMS: Any = st.recursive(
     st.sampled_from("abcd").map(Call),
     lambda inner: st.one_of(
         st.lists(inner, min_size=1, max_size=3).map(lambda each: Sequence(*each)),
@@ -1022,7 +1022,7 @@ _TERMS: Any = st.recursive(
 
 @settings(max_examples=60, deadline=None)
 @given(
-    _TERMS,
+    TERMS,
     st.sampled_from(list(FailurePolicy)),
     st.integers(0, 1),
     st.randoms(use_true_random=False),
