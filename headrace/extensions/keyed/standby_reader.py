@@ -117,8 +117,8 @@ class StandbyReader:
         self._is_blocked = is_blocked
         self._corrupt = corrupt
         self._followed: dict[int, _Followed] = {}
-        # held while a copy is read, and while its rows and its position change or it is given up:
-        # what is written to a partition after that is of no copy
+        # held while a view of a copy is taken, and while its rows and its position change or it is
+        # given up: what is written to a partition after that is of no copy
         self._copies = Lock()
         self._fetch_at = 0.0
 
@@ -132,7 +132,9 @@ class StandbyReader:
 
     @contextmanager
     def reading(self, number: int) -> Iterator[CommittedRows]:
-        """Yield the rows of a copy and how far it is; it goes no further before the block ends.
+        """Yield the rows of a copy as they are now, and how far it is; it goes on meanwhile.
+
+        The rows are read without a lock: what is restored or followed does not wait for them.
 
         Raises:
             StateStoreError: there is no copy of the partition, or it cannot be relied on now.
@@ -143,7 +145,9 @@ class StandbyReader:
                 raise StateStoreError(
                     f"the copy of partition {number} is not followed at this moment; ask its owner"
                 )
-            yield CommittedRows(self._store, number, followed.progress())
+            # all that a copy has is written
+            view, progress = self._store.view(), followed.progress()
+        yield CommittedRows(view, number, progress)
 
     @property
     def is_idle(self) -> bool:

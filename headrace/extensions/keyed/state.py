@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from headrace.extensions.keyed.row import KeyRow
     from headrace.extensions.keyed.standby_reader import StandbyProgress
-    from headrace.extensions.keyed.store import DueTimer, Position, StateStore
+    from headrace.extensions.keyed.store import DueTimer, Position, StateStore, StoreView
     from headrace.extensions.keyed.unwritten import Unwritten
 
 log = structlog.get_logger(__name__)
@@ -90,11 +90,12 @@ class Layer:
 class CommittedRows:
     """The committed rows of a partition, and where it is with them: ``progress``.
 
-    Of a copy of another member's partition that is where the copy is in the changelog.
+    Of a copy of another member's partition that is where the copy is in the changelog, and its rows
+    are those of a view of the store.
     """
 
     def __init__(
-        self, store: StateStore, partition: int, progress: Progress | StandbyProgress
+        self, store: StateStore | StoreView, partition: int, progress: Progress | StandbyProgress
     ) -> None:
         self._store, self._partition = store, partition
         self.progress = progress
@@ -411,10 +412,10 @@ class LayeredState:
         first = prefix if after is None else max(prefix, after + b"\0")
         with self._committed:
             self._require_ready({partition})
-            rows = takewhile(
-                lambda row: row[0].startswith(prefix), self._store.rows(partition, first)
-            )
-            return list(islice(rows, limit)), self._progress_of(partition)
+            progress = self._progress_of(partition)
+            rows = CommittedRows(self._store, partition, progress).scan(first)
+        # commits do not wait for it: the rows are those of one moment
+        return list(islice(takewhile(lambda row: row[0].startswith(prefix), rows), limit)), progress
 
     @contextmanager
     def reading(self, partition: int) -> Iterator[CommittedRows]:

@@ -19,7 +19,7 @@ from itertools import chain, compress, repeat, takewhile
 from math import ceil
 from operator import itemgetter
 from threading import Condition, Lock
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import pyarrow.compute as pc
 import structlog
@@ -50,7 +50,15 @@ from headrace.extensions.keyed.store_folder import StoreFolder
 from headrace.extensions.keyed.unwritten import ABSENT, Unwritten, UnwrittenTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import (
+        Callable,
+        Collection,
+        Generator,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
     from pathlib import Path
 
     from headrace.extensions.keyed.changed_rows import ChangedRows
@@ -431,6 +439,12 @@ STEP = 10_000
 
 #: Entries that are written at a time: the interpreter is held for so long, which is some ms.
 PIECE = 10_000
+
+#: Rows that are read at a time of a view.
+_VIEWED = 100
+
+#: What reads entries: it is sent the first name, what names begin with, and how many at most.
+_Pieces: TypeAlias = "Generator[list[tuple[bytes, bytes]], tuple[bytes, bytes, int], None]"
 
 _NONE: frozenset[DueTimer] = frozenset()
 
@@ -1060,6 +1074,58 @@ class RocksStore(StateStore):
                 self._scans -= 1
                 self._scan_ended.notify_all()
 
+    def view(self) -> StoreView:
+        """Return what the database has now, without what was put and is not written.
+
+        It takes no time that grows with the store, and keeps the files open until it is dropped.
+
+        Raises:
+            StateStoreError: it cannot be read.
+        """
+        pieces = self._pieces()
+        next(pieces)
+        return StoreView(pieces)
+
+    def _pieces(self) -> _Pieces:
+        """Read entries as they are at its first step."""
+        options = ReadOptions()
+        options.set_total_order_seek(True)
+        files = entries = None
+        with self._scan_ended:
+            self._scans += 1
+        try:
+            files = self._files
+            # the client's snapshots give iterators that see later writes
+            entries = files.iter(options)
+            found: list[tuple[bytes, bytes]] = []
+            while True:
+                first, prefix, most = yield found
+                found = []
+                entries.seek(first)
+                while len(found) < most and entries.valid():
+                    key = entries.key()
+                    if not key.startswith(prefix):
+                        break
+                    found.append((key, entries.value()))
+                    entries.next()
+                entries.status()
+                # an iterator of closed files has no entries, and says nothing of it
+                self._require_same(files)
+        except StateStoreError:
+            raise
+        except Exception as error:
+            raise self._unusable("read", error) from error
+        finally:
+            # the error has this frame, and an iterator would keep the files open
+            del entries, files
+            with self._scan_ended:
+                self._scans -= 1
+                self._scan_ended.notify_all()
+
+    def _require_same(self, files: Rdict) -> None:
+        if files is not self._files:
+            raise StateStoreError(f"the state store in {self._folder} is another one now")
+
     def measure(self, partition: int) -> Iterator[None]:
         """Count what there is of a partition, in steps; :meth:`size` knows it after the last one.
 
@@ -1207,6 +1273,37 @@ class RocksStore(StateStore):
             self.is_corrupt = True
             return CorruptStoreError(reason)
         return StateStoreError(reason)
+
+
+class StoreView:
+    """The rows of a store as they were at one moment, whatever is written meanwhile.
+
+    ``pieces`` is sent the first name of entries, what they begin with and how many at most, and
+    returns those. For one thread; a read blocks.
+
+    Raises:
+        StateStoreError: they cannot be read.
+    """
+
+    def __init__(self, pieces: _Pieces) -> None:
+        self._pieces = pieces
+
+    def peek_many(self, keys: Sequence[PartitionKey]) -> list[KeyRow | None]:
+        """Return the rows, None for each key that has none."""
+        found: list[bytes | None] = []
+        for name in _row_keys(keys):
+            entry = self._pieces.send((name, name, 1))
+            found.append(entry[0][1] if entry and entry[0][0] == name else None)
+        return _decoded(found)
+
+    def rows(self, partition: int, first: bytes = b"") -> Iterator[tuple[bytes, KeyRow]]:
+        """Yield the rows of a partition from a key on, in the order of their keys' bytes."""
+        prefix = _PARTITION.pack(_ROW, partition)
+        start = prefix + first
+        while piece := self._pieces.send((start, prefix, _VIEWED)):
+            for name, data in piece:
+                yield name[_PARTITION.size :], decode_row(data)
+            start = piece[-1][0] + b"\0"
 
 
 def _next_prefix(prefix: bytes) -> bytes:

@@ -175,6 +175,37 @@ def test_a_copy_is_read_with_the_position_that_its_rows_are_of(rig: Rig) -> None
     assert is_refused()
 
 
+def test_a_copy_goes_on_while_it_is_read(rig: Rig) -> None:
+    """Rows stay as they were at first, and the copy is followed, left and deleted meanwhile."""
+    rig.log.append(*(b"%03d" % at for at in range(250)))
+    rig.reader.follow([0])
+    rig.turn()
+    with rig.reader.reading(0) as rows:
+        scanned = rows.scan(b"")
+        rig.log.append(b"new", b"000")
+        assert rig.turn() == StandbyProgress(252, 0)
+        assert rows.progress == StandbyProgress(250, 0)
+        assert rows.get_many([b"000", b"new"]) == [b"0", None]
+        rig.reader.follow([])
+        rig.store.drop(0)
+        assert [key for key, _ in scanned] == [b"%03d" % at for at in range(250)]
+        assert rows.find(b"249") is not None
+    assert rig.keys() == []
+
+
+def test_a_copy_of_closed_files_is_refused(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row that is not found there is not taken for one that does not exist."""
+    monkeypatch.setattr("headrace.extensions.keyed.store._SCAN_TIMEOUT", 0.0)
+    rig.log.append(b"a")
+    rig.reader.follow([0])
+    rig.turn()
+    with rig.reader.reading(0) as rows:
+        rig.store.close()
+        with pytest.raises(StateStoreError, match="is not open"):
+            rows.find(b"a")
+    rig.store.open()
+
+
 def test_a_copy_with_rows_of_a_former_owner_is_read_from_where_they_are_whole(rig: Rig) -> None:
     """Rows that were written after the noted position are read with no older position."""
     rig.log.append(b"a", b"b", b"c")
