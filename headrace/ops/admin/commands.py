@@ -30,7 +30,7 @@ from headrace.ops.console import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
 EXIT_REFUSED = 1
@@ -188,14 +188,21 @@ def channel_change(
 
 
 def state_of_key(
-    channel: str | None, key: str, *, partition: int | None, is_hex: bool, as_json: bool
+    channel: str | None,
+    key: str,
+    *,
+    partition: int | None,
+    is_hex: bool,
+    as_json: bool,
+    stale: bool = False,
 ) -> Command:
-    """Return what shows the state of a key."""
+    """Return what shows the state of a key; with ``stale`` that of a copy as well."""
 
     def command(client: AdminClient) -> int:
         name = _channel(client, channel, None, with_state=True)
         place, named = (quote(key, safe=""), {}) if is_hex else place_of_key(key)
-        query = _query(partition=partition, hex=is_hex or bool(named) or None)
+        copies = "true" if stale else None
+        query = _query(partition=partition, hex=is_hex or bool(named) or None, stale=copies)
         try:
             found = client.get(f"/api/v1/channels/{name}/state/{place}{query}")
         except AnswerError as error:
@@ -337,6 +344,8 @@ def print_key(found: dict[str, Any], *, as_json: bool) -> None:
         typer.echo(json.dumps(found))
         return
     place = [f"partition {found['partition']}"]
+    if (copy := found.get("standby")) is not None:
+        place.append(describe_copy(copy))
     if found["offset"] is not None:
         place.append(f"of the records before offset {found['offset']}")
     elif offsets := found["offsets"]:
@@ -352,6 +361,12 @@ def print_key(found: dict[str, Any], *, as_json: bool) -> None:
         typer.echo(f"in quarantine: {found['quarantined']}")
     if found["problem"] is not None:
         typer.echo(f"shown in base64: {found['problem']}")
+
+
+def describe_copy(standby: Mapping[str, Any]) -> str:
+    """Return in words how far a copy of another member's partition is."""
+    lag = "unknown how far" if standby["lag"] is None else f"{standby['lag']} offsets"
+    return f"a copy as of offset {standby['position']} of the changelog, {lag} behind"
 
 
 def print_keys(found: Iterable[dict[str, Any]], *, as_json: bool) -> None:

@@ -55,6 +55,14 @@ def get(
     partition: _Partition = None,
     *,
     is_hex: _Hex = False,
+    stale: Annotated[
+        bool,
+        typer.Option(
+            "--stale",
+            help="Show the state of a copy where the process is not the owner of the key's "
+            "partition; it says how far that is behind.",
+        ),
+    ] = False,
     json: _Json = False,
     changelog: _FromChangelog = False,
 ) -> Command:
@@ -62,7 +70,9 @@ def get(
     from headrace.ops.admin import commands  # noqa: PLC0415 - takes a moment to import
 
     del changelog
-    return commands.state_of_key(channel, key, partition=partition, is_hex=is_hex, as_json=json)
+    return commands.state_of_key(
+        channel, key, partition=partition, is_hex=is_hex, stale=stale, as_json=json
+    )
 
 
 def list_(
@@ -88,7 +98,12 @@ def _from_changelog(options: ClientOptions, arguments: dict[str, Any]) -> int | 
         return None
     if options.config is None:
         raise typer.BadParameter("takes the configuration: -c FILE", param_hint="--changelog")
-    chosen = {name: value for name, value in arguments.items() if name not in {"changelog", "json"}}
+    if arguments.get("stale"):
+        raise typer.BadParameter(
+            "shows copies that processes have; leave --changelog out", param_hint="--stale"
+        )
+    unknown = {"changelog", "json", "stale"}
+    chosen = {name: value for name, value in arguments.items() if name not in unknown}
     as_json = arguments["json"]
 
     def command(loaded: Config) -> None:

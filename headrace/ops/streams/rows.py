@@ -9,7 +9,7 @@ from urllib.parse import quote, urlencode
 import typer
 
 from headrace.ops.admin.client import AnswerError
-from headrace.ops.admin.commands import EXIT_NOT_YET
+from headrace.ops.admin.commands import EXIT_NOT_YET, describe_copy
 from headrace.ops.admin.document import restoring
 from headrace.ops.admin.key_paths import place_of_key
 from headrace.ops.console import Column, figures, stdout_console, table_of
@@ -63,7 +63,7 @@ def rows_of_store(
             found += page["rows"]
             for each in page["positions"]:
                 if each.get("standby") is not None:
-                    copies[each["partition"]] = _copy(each["standby"])
+                    copies[each["partition"]] = describe_copy(each["standby"])
             after = page["next"]
             if after is None or len(found) >= limit:
                 break
@@ -97,19 +97,13 @@ def _place(position: Mapping[str, Any]) -> str:
     """Return in words of which records rows are."""
     said = [f"partition {position['partition']}"]
     if position.get("standby") is not None:
-        said.append(_copy(position["standby"]))
+        said.append(describe_copy(position["standby"]))
     if offsets := position["offsets"]:
         before = " and ".join(f"{offset} of {topic}" for topic, offset in sorted(offsets.items()))
         said.append(f"of the records before {before}")
     if position["operator_time"] is not None:
         said.append(f"operator time {position['operator_time']}")
     return " · ".join(said)
-
-
-def _copy(standby: Mapping[str, Any]) -> str:
-    """Return in words how far a copy is."""
-    lag = "unknown how far" if standby["lag"] is None else f"{standby['lag']} offsets"
-    return f"a copy as of offset {standby['position']} of the changelog, {lag} behind"
 
 
 def _print(rows: list[dict[str, Any]], *, as_json: bool) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from rich.console import Console
 from structlog.testing import capture_logs
+from typer.testing import CliRunner
 
 from headrace.coordinators.znodes import GroupPaths, MemberDocument
 from headrace.core.errors import UsageError
@@ -31,6 +33,7 @@ from headrace.ops.admin.client import AnswerError
 from headrace.ops.admin.commands import state_of_key, states, status
 from headrace.ops.admin.tables import show
 from headrace.ops.admin.top import Top
+from headrace.ops.state.cli import app as state_app
 from headrace.telemetry.metrics import OperatorSnapshot, PoolSnapshot
 from headrace.testing import in_memory_channel, running
 from tests.unit.channel.in_memory import eventually
@@ -772,6 +775,34 @@ def test_a_copy_answers_for_a_key_where_that_is_said(bare: Scene, kept: Kept) ->
         assert message.endswith("it would be in partition 1, of which a copy is here")
         kept.copies.places.clear()
         assert problem(bare.get(f"{STATE}/{SECOND}?stale=true"), 503)[0] == "not_owned"
+
+
+def test_the_command_shows_a_copy_where_that_is_said(
+    bare: Scene, kept: Kept, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It says how far the copy is behind, with a lag that is not known as well."""
+    kept.commit(1, {SECOND.encode(): KeyRow.of(b"7", {})})
+    kept.held = {0}
+    get = partial(state_of_key, None, SECOND, partition=None, is_hex=False, as_json=False)
+    with with_state(bare, kept):
+        for lag in (12, None):
+            kept.copies.places[1] = StandbyProgress(80, lag)
+            assert get(stale=True)(asked(bare)) == 0
+        with pytest.raises(AnswerError, match="no owner at this moment"):
+            get()(asked(bare))
+    copied = f"{SECOND} · partition 1 · a copy as of offset 80 of the changelog"
+    expected = [f"{copied}, 12 offsets behind", "7", f"{copied}, unknown how far behind", "7"]
+    assert printed(capsys)[0] == expected
+
+
+def test_a_copy_is_not_asked_for_in_a_changelog(tmp_path: Path) -> None:
+    """The command line is refused before the configuration is read."""
+    config = tmp_path / "headrace.yaml"
+    config.touch()
+    options = ["--stale", "--changelog", "-c", str(config)]
+    refused = CliRunner().invoke(state_app, ["get", "a", *options])
+    assert refused.exit_code == 2
+    assert "leave --changelog out" in " ".join(refused.output.replace("│", " ").split())
 
 
 def test_members_that_lead_to_each_other_end_with_an_error(bare: Scene, kept: Kept) -> None:
