@@ -385,8 +385,8 @@ class ResultTransactions:
         #: For moves without a claim. It is not fenced: the hold on the group keeps others away.
         self._own_id = own_id or f"headrace.{group}.{member}.{uuid4().hex[:8]}"
 
-    def require(self, topic: str) -> None:
-        """Return if a topic exists.
+    def require(self, topic: str) -> int:
+        """Return how many partitions a topic has.
 
         Raises:
             StartError: it does not, or no broker answered.
@@ -398,6 +398,7 @@ class ResultTransactions:
                 f"topic {topic}, which results go to, does not exist; create it with as many "
                 "partitions as its readers need"
             )
+        return found[topic].partitions
 
     def stored(self, identity: str) -> int | None:
         """Return the offset stored for a partition, once no transaction has it in doubt."""

@@ -186,8 +186,8 @@ class Transactions(Protocol):
     Any thread.
     """
 
-    def require(self, topic: str) -> None:
-        """Return if a topic exists; a StartError says that it does not."""
+    def require(self, topic: str) -> int | None:
+        """Return how many partitions a topic has; a StartError says that it does not exist."""
         ...
 
     def stored(self, identity: str) -> int | None:

@@ -56,6 +56,10 @@ class KafkaSinkConfig(SinkConfig):
     """Allow the channel to read that topic itself: each result comes back as a record, which the
     reducer has to know and pass over, or it goes round forever."""
 
+    to_all: Restarts[Flag] = False
+    """Write each record to each partition of the topic, whatever its key. Only with the processor
+    keyed."""
+
     @property
     def topic_written(self) -> str | None:
         return self.topic
@@ -83,6 +87,12 @@ class KafkaSinkConfig(SinkConfig):
         )
 
     def conflicts_in(self, channel: ChannelConfig, at: Steps) -> Iterator[FieldConflict]:
+        if self.to_all and channel.processor.type != "keyed":
+            yield FieldConflict(
+                (*at, "to_all"),
+                f"goes with the processor keyed, and this is {channel.processor.type}; leave it "
+                "out",
+            )
         comes_back = self.topic is not None and channel.subscription.covers(self.topic)
         if comes_back and not self.loop:
             yield FieldConflict(

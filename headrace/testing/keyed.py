@@ -206,7 +206,8 @@ class KeyedTest:
     def reconfigure(self, settings: FoldSettings) -> None:
         """Apply other settings to the present state, as a channel does at a reload."""
         self.settings = settings
-        rows = RowSettings(self.key, None, settings.unreadable)
+        extend = getattr(self.reducer, "extend", None)
+        rows = RowSettings(self.key, None, settings.unreadable, extend=extend)
         fold = fold_of(self.reducer, settings)
         self._function = KeyedFunction(fold, rows, self._state, self._clock)
 

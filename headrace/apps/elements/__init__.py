@@ -9,7 +9,7 @@ from __future__ import annotations
 from headrace.apps.elements.adapter import AdapterApp
 from headrace.apps.elements.app import App, Prototype
 from headrace.apps.elements.element import SAME_KEY, Element, Stream, element_reducer
-from headrace.apps.elements.part_reducer import app_reducer, key_function
+from headrace.apps.elements.part_reducer import app_reducer, key_function, relay_reducer
 
 __all__ = [
     "SAME_KEY",
@@ -21,4 +21,5 @@ __all__ = [
     "app_reducer",
     "element_reducer",
     "key_function",
+    "relay_reducer",
 ]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headrace.apps.elements.plan import Singleton
 
 #: What is given to ``create_element`` besides streams.
-_RULES = ("every", "gap", "interval", "ttl")
+_RULES = ("every", "gap", "interval", "ttl", "max_instances")
 _OPTIONS = (*_RULES, "singleton")
 
 #: A name of an element or of a stream: it becomes a part of topics' names.
@@ -90,8 +90,9 @@ class App:
             singleton: in place of an instance for each key ``partition`` for one for each partition
                 of what the element reads, or ``member`` for one in each process, whose state is in
                 its memory alone.
-            **options: rules (``every``, ``gap``, ``interval``, ``ttl``), and streams that the class
-                declares, by the names of its attributes.
+            **options: rules (``every``, ``gap``, ``interval``, ``ttl``; ``max_instances`` of a
+                partition, beyond which those end that had no event for longest), and streams that
+                the class declares, by the names of its attributes.
 
         Raises:
             ConfigError: the name is taken, or the class does not go with the options.
@@ -115,6 +116,12 @@ class App:
                 "ttl goes by the stream time of a partition, and the instance is one for each "
                 "member; leave ttl out, or write singleton='partition'",
             )
+        if singleton is not None and "max_instances" in options:
+            raise _unfit(
+                f"element {given}",
+                f"max_instances is given, and there is one instance for each {singleton}; leave "
+                "one of the two out",
+            )
         rules = {rule: options.pop(rule) for rule in _RULES if rule in options}
         try:
             kind = kind_of_element(element, **rules)
@@ -131,7 +138,8 @@ class App:
         """Return a stream from elements of the application to others of it.
 
         With :data:`SAME_KEY` an event goes to the instances of the key that emits it; with another
-        key finder to those of the key that it finds, which is decided event by event.
+        key finder to those of the key that it finds, which is decided event by event; without one
+        to every instance that there is, or to singletons.
 
         Raises:
             ConfigError: the name is taken, or it is not to elements of this application.
@@ -147,8 +155,8 @@ class App:
     ) -> Stream:
         """Return a stream that others write: the topic of its name, or ``topic``.
 
-        With :data:`SAME_KEY` the key is that of the record; without a key finder the elements are
-        singletons.
+        With :data:`SAME_KEY` the key is that of the record; without a key finder an event goes to
+        every instance that there is, or to singletons.
 
         Raises:
             ConfigError: the name is taken, or it is not to elements of this application.

@@ -61,9 +61,13 @@ class AppNode:
         channels: dict[str, Any] = {}
         for part in plan.parts:
             for stream in plan.streams.values():
-                if stream.is_rekeyed and stream.name in part.topics:
-                    name = f"{plan.name}.{stream.name}.intake"
+                name = f"{plan.name}.{stream.name}.intake"
+                if stream.wired is not Wired.INPUT or stream.name not in part.topics:
+                    continue
+                if stream.is_rekeyed:
                     channels[name] = self._intake(name, stream, part)
+                elif stream.name in part.everywhere:
+                    channels[name] = self._relay(name, stream, part)
             channels[part.group] = self._part(part)
         properties = {"properties": dict(self.properties)} if self.properties else {}
         return {
@@ -92,12 +96,34 @@ class AppNode:
             "sink": {"type": "kafka", "topic": part.topics[stream.name]},
         }
 
+    def _relay(self, name: str, stream: WiredStream, part: Part) -> dict[str, Any]:
+        """Return the channel that writes an input stream again, to each partition of a part."""
+        return {
+            "topics": [stream.topic],
+            "group": name,
+            "processor": {
+                "type": "keyed",
+                "factory": "headrace.apps.elements:relay_reducer",
+                "key": "partition",
+                "engine": self.engine,
+            },
+            "rejects": {"failing": "dead_letter", "topic": dead_letters(self.plan.name)},
+            "batch": {"linger": _LINGER},
+            "sink": {"type": "kafka", "topic": part.topics[stream.name], "to_all": True},
+        }
+
     def _part(self, part: Part) -> dict[str, Any]:
         """Return the channel of the elements of a part."""
         plan, read = self.plan, {*part.topics.values()}
+        everywhere = plan.topics_everywhere
         purge = {"internal": {"purge_input": _PURGE}} if part.is_internal else {}
         outputs = {
-            name: {"type": "kafka", "topic": topic, **({"loop": True} if topic in read else {})}
+            name: {
+                "type": "kafka",
+                "topic": topic,
+                **({"loop": True} if topic in read else {}),
+                **({"to_all": True} if topic in everywhere else {}),
+            }
             for name, topic in plan.written_by(part).items()
         }
         return {

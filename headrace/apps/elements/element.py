@@ -253,6 +253,7 @@ class Rules:
     gap: int | None
     interval: int | None
     ttl: int | None
+    max_instances: int | None = None
 
 
 @dataclass(slots=True)
@@ -391,7 +392,7 @@ class Instance:
     def take(self, event: Event[Any]) -> None:
         """Apply an event, and the trigger if it completes one."""
         rules, marks, self._call.time = self._rules, self.marks, event.ts
-        if rules.ttl is not None:
+        if rules.ttl is not None or rules.max_instances is not None:
             marks.last = event.ts if marks.last is None else max(marks.last, event.ts)
         self._run(lambda: self.element.on_event(event))
         if not self.is_removed and self._is_complete(event.ts):
@@ -416,7 +417,7 @@ class Instance:
         """Apply a timer. One of a rule that is not there any more does nothing."""
         self._call.time = fired.due
         if fired.name == _TTL and self._is_over(fired.due):
-            self._remove()
+            self.remove()
         elif fired.name == _TIME and self._rules.interval is not None:
             missed = max(0, self._call.now - fired.due) // self._rules.interval
             self.marks.due = fired.due + (missed + 1) * self._rules.interval
@@ -443,9 +444,10 @@ class Instance:
     def _run(self, method: Callable[[], None]) -> None:
         method()
         if self._call.closed:
-            self._remove()
+            self.remove()
 
-    def _remove(self) -> None:
+    def remove(self) -> None:
+        """End the instance."""
         self.is_removed = True
         self.element.on_remove()
         self._call.closed = False
@@ -458,8 +460,11 @@ def kind_of_element(
     gap: str | None = None,
     interval: str | None = None,
     ttl: str | None = None,
+    max_instances: int | None = None,
 ) -> ElementKind:
     """Return a class with its rules, which are those of :meth:`Element.as_reducer`.
+
+    ``max_instances`` is how many a partition may have, in an application.
 
     Raises:
         ValueError: the class is no element, or does not go with these rules.
@@ -469,6 +474,7 @@ def kind_of_element(
         _milliseconds("gap", gap),
         _milliseconds("interval", interval),
         _milliseconds("ttl", ttl),
+        _count(max_instances, "max_instances", "instances for each partition"),
     )
     _check_class(element)
     _check_methods(element, rules)
@@ -732,9 +738,9 @@ def _check_methods(element: type[Element], rules: Rules) -> None:
                              "as_reducer, or to the channel's options")  # fmt: skip
 
 
-def _count(value: Any) -> int | None:
+def _count(value: Any, name: str = "every", unit: str = "events") -> int | None:
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-        raise ValueError(f"every is {value!r}; it has to be a number of events, 1 or more")
+        raise ValueError(f"{name} is {value!r}; it has to be a number of {unit}, 1 or more")
     return value
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from headrace.apps.elements.added_events import EVICTED, AddedEvents
 from headrace.apps.elements.app import App
 from headrace.apps.elements.element import Call, parts_of_key
 from headrace.apps.elements.plan import Wired, describe_finder
@@ -49,6 +50,13 @@ class PartReducer:
         self.of_member = {n for n in part.elements if plan.elements[n].singleton == "member"}
         #: The instances of which there is one a member.
         self.members: dict[str, Instance] = {}
+        self.everywhere = part.everywhere
+        rules = {name: kind.rules for name, kind in self.kinds.items()}
+        most = {
+            n: each.max_instances for n, each in rules.items() if each.max_instances is not None
+        }
+        #: What adds events to those that come in, None where there are none to add.
+        self.extend = AddedEvents(part.topics_everywhere, most) if most or part.everywhere else None
         self.internal = {n for n, e in plan.streams.items() if e.wired is Wired.INTERNAL}
         written = plan.written_by(part)
         self.outputs = tuple(sorted(written))
@@ -72,7 +80,9 @@ class PartReducer:
         """
         run = _KeyRun(self, key, state or {}, now)
         for fact in facts:
-            if isinstance(fact, Event):
+            if isinstance(fact, Event) and fact.source == EVICTED:
+                run.evict(fact.value, fact.ts)
+            elif isinstance(fact, Event):
                 run.take(self.by_topic[fact.source], fact)
             else:
                 run.fire(fact)
@@ -109,6 +119,16 @@ class _KeyRun:
         self._fact = event
         self._waiting.append((stream, event))
         self._drain()
+
+    def evict(self, name: str, time: int) -> None:
+        """End an instance, of which there are too many; one that has ended stays so."""
+        instance = self._instances.get(name)
+        if instance is not None:
+            self._fact = None
+            self._calls[name].time = time
+            instance.remove()
+            self._collect(name, instance)
+            self._drain()
 
     def fire(self, fired: Fired) -> None:
         """Apply a timer; one of an element that is not there any more does nothing."""
@@ -162,7 +182,8 @@ class _KeyRun:
                     "send them by another key"
                 )
             for name in self._reducer.targets[stream]:
-                self._deliver(name, event)
+                if stream not in self._reducer.everywhere or self._instances[name] is not None:
+                    self._deliver(name, event)
 
     def _deliver(self, name: str, event: Event[Any]) -> None:
         instance = self._instances[name]
@@ -251,6 +272,32 @@ def app_reducer(
             "make the configuration again: headrace elements run --print-config"
         )
     return PartReducer(made, made.part(part))
+
+
+def relay_reducer() -> Relay:
+    """Return what writes each event as it is: a ``factory`` of a channel, for every partition."""
+    return Relay()
+
+
+class Relay:
+    """The reducer that emits each event without a key, and keeps nothing."""
+
+    outputs = ("out",)
+
+    def __init__(self) -> None:
+        batched(self)
+
+    def __call__(
+        self, key: str | bytes, state: None, facts: Sequence[Event[Any]], now: int
+    ) -> tuple[None, list[Output], dict[str, Timer]]:
+        """Return events as outputs, at their own times."""
+        del key, state, now
+        made = [Output(_relayed(each.value), "out", None, each.ts, each.headers) for each in facts]
+        return None, made, {}
+
+
+def _relayed(value: Any) -> bytes | None:
+    return None if value is None else exact_json(value, "a value")
 
 
 def key_function(app: str, stream: str, name: str | None = None) -> Callable[[Event[Any]], Any]:

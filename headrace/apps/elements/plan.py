@@ -79,7 +79,7 @@ class Part:
     """Elements that run in one task: a channel. ``topics`` has by stream those that it reads.
 
     ``key`` is what instances are by: ``record`` or ``partition``. ``within`` are streams from the
-    part to itself.
+    part to itself; ``everywhere`` are those of which each event goes to every instance.
     """
 
     name: str
@@ -88,7 +88,13 @@ class Part:
     elements: tuple[str, ...]
     topics: Mapping[str, str]
     within: frozenset[str]
+    everywhere: frozenset[str]
     is_internal: bool
+
+    @property
+    def topics_everywhere(self) -> frozenset[str]:
+        """Return the topics of which each event goes to every instance."""
+        return frozenset(self.topics[name] for name in self.everywhere)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +145,11 @@ class AppPlan:
         outside = {each.topic for each in self.streams.values() if each.wired is Wired.INPUT}
         return tuple(sorted(read - outside))
 
+    @property
+    def topics_everywhere(self) -> frozenset[str]:
+        """Return the topics of which each partition has each event."""
+        return frozenset().union(*(part.topics_everywhere for part in self.parts))
+
     def outside_topics(self, wired: Wired) -> tuple[str, ...]:
         """Return the topics of input streams, or of output streams."""
         return tuple(sorted({e.topic for e in self.streams.values() if e.wired is wired}))
@@ -164,6 +175,7 @@ class AppPlan:
                     "elements": list(each.elements),
                     "topics": dict(each.topics),
                     "within": sorted(each.within),
+                    "everywhere": sorted(each.everywhere),
                     "writes": self.written_by(each),
                 }
                 for each in self.parts
@@ -225,6 +237,9 @@ class AppPlan:
 
     def _origin(self, name: str) -> str:
         stream = self.streams[name]
+        if any(name in part.everywhere for part in self.parts):
+            copied = f", which has {stream.topic} in each partition"
+            return f"{copied if stream.wired is Wired.INPUT else ''}, for every instance"
         if stream.is_rekeyed:
             return f", which has {stream.topic} by {describe_finder(stream.stream.key)}"
         return ""
@@ -255,11 +270,14 @@ def describe_finder(finder: KeyFinder | None) -> str:
     return ", ".join(finder)
 
 
+_RULES = ("every", "gap", "interval", "ttl", "max_instances")
+
+
 def _element(placed: Placed) -> dict[str, Any]:
     kind, rules = placed.kind, placed.kind.rules
     return {
         "class": f"{kind.element.__module__}:{kind.element.__qualname__}",
-        "rules": {name: getattr(rules, name) for name in ("every", "gap", "interval", "ttl")},
+        "rules": {name: getattr(rules, name) for name in _RULES},
         "singleton": placed.singleton,
         "streams": {name: each.name for name, each in sorted(placed.streams.items())},
     }
@@ -273,6 +291,8 @@ def _rules_text(placed: Placed) -> str:
         value = getattr(rules, name)
         if value is not None:
             found.append(f"{name} {value / 1000:.15g}s")
+    if rules.max_instances is not None:
+        found.append(f"{rules.max_instances} instances a partition at most")
     return f": {', '.join(found)}" if found else ""
 
 
@@ -376,15 +396,18 @@ class _Planner:
                 )
 
     def _check_instances(self) -> None:
+        keyed = {t for e in self._streams.values() if e.stream.key is not None for t in e.targets}
+        fed = {target for each in self._streams.values() for target in each.targets}
+        for name in fed - keyed:
+            if self._elements[name].singleton is None:
+                self._problems.append(
+                    f"element {name}: only streams without a key finder lead to it, which go to "
+                    "instances that are there, and it would have none; give a stream a key finder, "
+                    "or the element singleton='partition' or 'member'"
+                )
         for stream in self._streams.values():
             for name in stream.targets:
                 singleton, key = self._elements[name].singleton, stream.stream.key
-                if singleton is None and key is None:
-                    self._problems.append(
-                        f"stream {stream.name}: it has no key finder, and element {name} has an "
-                        "instance for each key; give the stream a key finder, or the element "
-                        "singleton='partition' or 'member'"
-                    )
                 if singleton is not None and key is not None and key is not SAME_KEY:
                     self._problems.append(
                         f"stream {stream.name}: it has a key finder, and element {name} is one for "
@@ -445,7 +468,7 @@ class _Planner:
             streams = [each for each in self._streams.values() if {*each.targets} & {*names}]
             topics: dict[str, str] = {}
             for stream in streams:
-                topic = self._topic_of(stream, group)
+                topic = self._topic_of(stream, group, by_key="record" in keys)
                 if topic is None:
                     continue
                 if topic in topics.values():
@@ -465,7 +488,11 @@ class _Planner:
                     "or one of another element, lead to it"
                 )
                 continue
-            inside = all(e.wired is Wired.INTERNAL or e.is_rekeyed for e in streams)
+            by_key = "record" in keys
+            everywhere = frozenset(e.name for e in streams if by_key and e.stream.key is None)
+            inside = all(
+                e.wired is Wired.INTERNAL or e.is_rekeyed or e.name in everywhere for e in streams
+            )
             yield Part(
                 first,
                 group,
@@ -473,12 +500,15 @@ class _Planner:
                 tuple(names),
                 topics,
                 frozenset(e.name for e in streams if e.wired is Wired.INTERNAL),
+                everywhere,
                 inside,
             )
 
-    def _topic_of(self, stream: WiredStream, group: str) -> str | None:
+    @staticmethod
+    def _topic_of(stream: WiredStream, group: str, *, by_key: bool) -> str | None:
         """Return the topic by which a part has a stream, None of one within it."""
-        if stream.wired is Wired.INPUT and not stream.is_rekeyed:
+        is_copied = by_key and stream.stream.key is None
+        if stream.wired is Wired.INPUT and not stream.is_rekeyed and not is_copied:
             return stream.topic
         if stream.stream.key is SAME_KEY:
             return None

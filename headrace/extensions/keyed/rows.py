@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from headrace.core.call_watch import CallWatch
+    from headrace.extensions.keyed.row import KeyRow
     from headrace.extensions.keyed.state import LayeredState
     from headrace.sinks.micro_batch import MicroBatch
 
@@ -54,7 +55,8 @@ class RowSettings:
     ``key`` is ``record``, ``partition`` or ``constant``; ``time`` makes the time of a record, in
     milliseconds, of its value's bytes, None for the record's own. ``letters`` says what headers
     dead letters have. With ``calls`` each call of ``time`` is noted there, and interrupted where it
-    takes too long.
+    takes too long. ``extend`` is given the records, and what returns the rows of a partition by
+    their keys; it returns the records with others added, of partitions that there are.
     """
 
     key: str = "record"
@@ -62,6 +64,7 @@ class RowSettings:
     undecodable: str = "fail"
     letters: LetterHeaders = OUR_HEADERS
     calls: CallWatch | None = None
+    extend: Callable[[pa.Table, Callable[[int], Mapping[bytes, KeyRow]]], pa.Table] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,9 @@ def grouped(
         PoisonRecordError: a record has no key or no time, and ``undecodable`` is ``fail``.
         StateStoreError: the state cannot be read.
     """
+    if settings.extend is not None:
+        table = without_finishing(table)
+        table = settings.extend(table, lambda partition: state.rows_of(partition, b""))
     records = _Records(table, settings)
     undecodable = records.undecodable()
     times, running, late_by = records.times(state)

@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import astuple, dataclass, field, replace
 from itertools import chain
 from threading import Lock
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
@@ -51,8 +52,8 @@ _END_TIMEOUT = 1.0
 class Transactions(Protocol):
     """A producer of records that keeps offsets, as ``headrace.kafka.ResultTransactions``."""
 
-    def require(self, topic: str) -> None:
-        """Return if a topic exists; a StartError says that it does not."""
+    def require(self, topic: str) -> int | None:
+        """Return how many partitions a topic has; a StartError says that it does not exist."""
         ...
 
     def stored_entry(self, identity: str) -> StoredOffset | None:
@@ -119,10 +120,15 @@ class OutputColumns:
     """
 
     def __init__(
-        self, chunks: Sequence[pa.StructArray] = (), topic_of: Callable[[str], str] = str
+        self,
+        chunks: Sequence[pa.StructArray] = (),
+        topic_of: Callable[[str], str] = str,
+        partitions: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
+        """``partitions`` says of topics into how many partitions each record goes."""
         self._chunks = chunks
         self._topic_of = topic_of
+        self._partitions = partitions
 
     def __len__(self) -> int:
         return sum(map(len, self._chunks))
@@ -132,7 +138,9 @@ class OutputColumns:
             columns = (chunk.field(name).to_pylist() for name in OUTPUT.names)
             for to, key, value, ts, headers in zip(*columns, strict=True):
                 named = None if not headers else [(each["key"], each["value"]) for each in headers]
-                yield ResultRecord(self._topic_of(to), value, key, named, None, ts)
+                topic = self._topic_of(to)
+                for number in self._numbers(topic):
+                    yield ResultRecord(topic, value, key, named, number, ts)
 
     def by_topic(self) -> Iterator[ResultColumns]:
         """Yield them in columns, those of each topic in their order."""
@@ -144,7 +152,14 @@ class OutputColumns:
                 is_own = pc.is_in(encoded.indices, pa.array(numbers, encoded.indices.type))
                 own = chunk if len(numbers) == len(topics) else chunk.filter(is_own)
                 key, value, ts, headers = map(own.field, ("key", "value", "ts", "headers"))
-                yield ResultColumns(topic, key, value, headers, None, ts)
+                for number in self._numbers(topic):
+                    every = None if number is None else pa.array([number] * len(own), pa.int32())
+                    yield ResultColumns(topic, key, value, headers, every, ts)
+
+    def _numbers(self, topic: str) -> Sequence[int | None]:
+        """Return the partitions that each record of a topic goes to, None for that of its key."""
+        count = self._partitions.get(topic)
+        return (None,) if count is None else range(count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,10 +177,14 @@ class StagedState:
 
 @dataclass(frozen=True, slots=True)
 class SinkTopics:
-    """The topics a channel with state writes to. ``outputs`` has one for each output's name."""
+    """The topics a channel with state writes to. ``outputs`` has one for each output's name.
+
+    Of those in ``everywhere`` each partition gets each record.
+    """
 
     changelog: str
     outputs: Mapping[str, str]
+    everywhere: frozenset[str] = frozenset()
 
 
 def staged_state(
@@ -173,8 +192,12 @@ def staged_state(
     result: pa.Table | None,
     state: LayeredState,
     topic_of: Callable[[str], str],
+    partitions: Mapping[str, int] = MappingProxyType({}),
 ) -> StagedState:
-    """Return what is to be committed of a folded micro-batch. Blocks for reads of former rows."""
+    """Return what is to be committed of a folded micro-batch. Blocks for reads of former rows.
+
+    ``partitions`` says of topics into how many partitions each record goes, all of them.
+    """
     known = {part.partition: state.time(part.partition) for part in micro_batch.ranges}
     reached = {} if result is None else times_in(result)
     times = {
@@ -184,7 +207,8 @@ def staged_state(
     }
     if result is None:
         return StagedState(Layer(micro_batch.id, times=times))
-    outputs = OutputColumns(pc.list_flatten(result.column("outputs")).chunks, topic_of)
+    chunks = pc.list_flatten(result.column("outputs")).chunks
+    outputs = OutputColumns(chunks, topic_of, partitions)
     sums = {name: pc.sum(result.column(name)).as_py() or 0 for name in _COUNTED}
     changes = _changes(result.filter(result.column("changed")), state)
     counts = KeyedCounts(result.num_rows, len(changes), outputs=len(outputs), **sums)
@@ -227,6 +251,8 @@ class KeyedSink(Sink[StagedState]):
         self._clock = clock
         self._lock = Lock()
         self._touched: set[int] = set()
+        #: Of topics of which each partition gets each record, how many there are.
+        self._partitions: dict[str, int] = {}
         self._marks: dict[int, ChangelogMark | None] = {}
         #: Called before each commit, on the thread that commits and once all of its records are
         #: read: what it raises comes in place of the commit.
@@ -252,7 +278,9 @@ class KeyedSink(Sink[StagedState]):
             StartError: one does not exist, or no broker answers.
         """
         for topic in sorted({self._topics.changelog, *self._topics.outputs.values()}):
-            self._transactions.require(topic)
+            count = self._transactions.require(topic)
+            if topic in self._topics.everywhere and count is not None:
+                self._partitions[topic] = count
 
     def stored_offset(self, identity: str) -> int | None:
         """Return the offset that goes with the state, and start a task of it alone. Blocks."""
@@ -321,7 +349,7 @@ class KeyedSink(Sink[StagedState]):
         """
         assert result is None or isinstance(result, pa.Table), "a fold returns a table"
         topics = self._topics.outputs.__getitem__
-        staged = staged_state(micro_batch, result, self._state, topics)
+        staged = staged_state(micro_batch, result, self._state, topics, self._partitions)
         self._state.stage(staged.layer)
         if result is not None and self._first is not None:
             self._first.note(micro_batch, result)

@@ -36,6 +36,13 @@ def test_results_may_come_back_where_that_is_said(tmp_path: Path) -> None:
     assert "write loop: true if the reducer passes over its own" in said
 
 
+def test_each_partition_gets_a_record_with_the_keyed_processor_only(tmp_path: Path) -> None:
+    """Other processors say themselves which partition a row goes to."""
+    text = CHANNELS.replace("noop", "{type: kafka, topic: out, to_all: true}")
+    said = "".join(refused(tmp_path, text))
+    assert "goes with the processor keyed, and this is spark; leave it out" in said
+
+
 def test_a_member_has_one_transactional_producer(tmp_path: Path) -> None:
     """The sink's offsets win at a start, so that fencing the group's has no use."""
     text = CHANNELS.replace(

@@ -32,13 +32,17 @@ if TYPE_CHECKING:
 def sink_topics(channel: ChannelConfig) -> SinkTopics:
     """Return where outputs go, by their names; one that has no name is ``out``."""
     outputs: dict[str, str] = {}
+    everywhere = set()
     for steps, sink in single_sinks(channel.sink).items():
         assert isinstance(sink, KafkaSinkConfig), "the configuration demands it"
         assert sink.topic is not None, "the configuration demands it"
         outputs["out" if len(steps) == 1 else str(steps[-1])] = sink.topic
+        if sink.to_all:
+            everywhere.add(sink.topic)
     if channel.rejects.topic is not None:
         outputs[DEAD_LETTERS] = channel.rejects.topic
-    return SinkTopics(changelog_name(channel.group, channel.topics[0]), outputs)
+    changelog = changelog_name(channel.group, channel.topics[0])
+    return SinkTopics(changelog, outputs, frozenset(everywhere))
 
 
 def output_names(topics: SinkTopics) -> tuple[str, ...]:
@@ -99,7 +103,14 @@ class ChannelFold:
         )
         # what reads a field of JSON returns in any case
         watched = None if chosen.time_function is None else self._watches.here
-        rows = RowSettings(chosen.key, self._time, settings.unreadable, self._letters, watched)
+        rows = RowSettings(
+            chosen.key,
+            self._time,
+            settings.unreadable,
+            self._letters,
+            watched,
+            getattr(self._reducer, "extend", None),
+        )
         return fold_of(self._reducer, settings, self._watches.of_fold), rows
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from typing_extensions import override
 
 from headrace.apps.elements import SAME_KEY, App, Element, Stream
+from headrace.apps.elements.added_events import AddedEvents
 from headrace.apps.elements.app_test import AppTest, Emitted
 from headrace.apps.elements.part_reducer import PartReducer, StreamKey, app_reducer, load_app
 from headrace.core.errors import ConfigError, PoisonRecordError
+from headrace.core.tables import SCHEMA
+from headrace.extensions.keyed.row import KeyRow
 from headrace.keyed import Event, Fired
 from tests.unit.apps.elements.programs import (
     Alarm,
@@ -254,6 +259,123 @@ def test_a_class_may_be_there_twice_with_other_rules() -> None:
     assert [each.value for each in test.tick(6_000)] == [2]
 
 
+# --- every instance, and a bound on them ----------------------------------------------------------
+
+
+@dataclass
+class Visit(Element):
+    """Counts, is told of a price, and says goodbye."""
+
+    ends = Stream("ends")
+
+    events: int = 0
+    price: int = 0
+
+    @override
+    def on_event(self, event: Event[Any]) -> None:
+        if event.value == "close":
+            self.close()
+        elif isinstance(event.value, dict):
+            self.price = event.value["price"]
+            self.emit(self.ends, {"key": self.key, "price": self.price})
+        else:
+            self.events += 1
+
+    @override
+    def on_remove(self) -> None:
+        self.emit(self.ends, {"key": self.key, "end": self.events, "at": self.time})
+
+
+class Visits(App):
+    """Instances by key, all of which hear of prices."""
+
+    def __init__(self, **options: Any) -> None:
+        self._options = options
+
+    @override
+    def on_init(self) -> None:
+        visit = self.create_element(Visit, **self._options)
+        self.create_input_stream("visits", SAME_KEY, visit)
+        self.create_input_stream("prices", visit)
+        self.create_output_stream("ends")
+
+
+def _keys(found: list[Emitted]) -> list[str]:
+    return [each.value["key"] for each in found]
+
+
+def test_an_event_without_a_key_finder_goes_to_every_instance_that_there_is() -> None:
+    """To those of earlier micro-batches, and to none that was closed or never was."""
+    test = AppTest(Visits())
+    assert test.send("prices", {"price": 1}) == []
+    for key in "abc":
+        test.send("visits", "x", key=key)
+    test.send("visits", "close", key="b")
+    assert sorted(_keys(test.send("prices", {"price": 2}, {"price": 3}))) == ["a", "a", "c", "c"]
+    assert [test.state("Visit", key) for key in "abc"] == [
+        {"events": 1, "price": 3},
+        None,
+        {"events": 1, "price": 3},
+    ]
+    assert test.plan.parts[0].topics["prices"] == "visits.Visit.prices.by-key"
+
+
+def test_an_event_for_every_instance_counts_in_its_order_among_others() -> None:
+    """An instance of the same micro-batch hears what came after its first event."""
+    added = AddedEvents({"all"}, {})
+    rows = [("in", b"a"), ("all", None), ("in", b"b"), ("all", b"x"), ("in", None)]
+    table = records(*rows)
+    found = added(table, lambda _: {b"old": KeyRow(b"{}")})
+    assert list(zip(*(found.column(n).to_pylist() for n in ("topic", "key")), strict=True)) == [
+        ("in", b"a"),
+        ("all", b"old"),
+        ("all", b"a"),
+        ("in", b"b"),
+        ("all", b"old"),
+        ("all", b"a"),
+        ("all", b"b"),
+        ("in", None),
+    ]
+    none = records(("in", b"a"))
+    assert added(none, lambda _: {}) is none
+
+
+def records(*rows: tuple[str, bytes | None]) -> pa.Table:
+    """Return records of one partition."""
+    made = [
+        {"topic": topic, "partition": 0, "offset": at, "timestamp": at, "key": key, "value": b"1"}
+        for at, (topic, key) in enumerate(rows)
+    ]
+    return pa.Table.from_pylist(made, schema=SCHEMA)
+
+
+def test_the_least_recently_used_instances_end_where_there_are_too_many() -> None:
+    """With on_remove, at the time of the latest event; a key that returns is used again."""
+    test = AppTest(Visits(max_instances=2))
+    assert test.send("visits", "x", key="a", ts=1) == []
+    assert test.send("visits", "x", key="b", ts=2) == []
+    test.send("visits", "x", key="a", ts=3)
+    (end,) = test.send("visits", "x", key="c", ts=4)
+    assert end == Emitted("ends", None, {"key": "b", "end": 1, "at": 4}, 4)
+    assert [test.state("Visit", key) is None for key in "abc"] == [False, True, False]
+    assert _keys(test.send("visits", "x", key="b", ts=5)) == ["a"]
+    test.send("visits", "close", key="c", ts=6)
+    assert test.send("visits", "x", key="a", ts=7) == []
+
+
+def test_a_micro_batch_with_more_keys_than_instances_keeps_its_last() -> None:
+    """Each key is taken before those that are too many end; what is not counted yet is read."""
+    ended = AddedEvents((), {"Visit": 2})
+    state = {"Visit": {"events": 1, "_element": {"last": 5}}}
+    rows = {b"old": KeyRow(json.dumps(state).encode()), b"other": KeyRow(b'{"Another":{}}')}
+    found = ended(records(*(("in", key) for key in (b"a", b"b", b"c", b"b"))), lambda _: rows)
+    added = found.slice(4).to_pylist()
+    assert [(each["key"], each["value"], each["offset"]) for each in added] == [
+        (b"old", b'"Visit"', 3),
+        (b"a", b'"Visit"', 3),
+    ]
+
+
 # --- keys -----------------------------------------------------------------------------------------
 
 
@@ -377,6 +499,14 @@ def _twice(app: App) -> None:
             "element Hello: ttl goes by the stream time of a partition, and the instance is one",
         ),
         (
+            lambda app: app.create_element(Hello, singleton="member", max_instances=5),
+            "element Hello: max_instances is given, and there is one instance for each member",
+        ),
+        (
+            lambda app: app.create_element(Hello, max_instances=0),
+            "element Hello: max_instances is 0; it has to be a number of instances for each part",
+        ),
+        (
             lambda app: app.create_element(Hello, greetings="greetings"),
             "element Hello: greetings is a str, and it has to be a stream",
         ),
@@ -409,7 +539,7 @@ def _twice(app: App) -> None:
         ),
         (
             lambda app: app.create_input_stream("s", app.create_element(Sales)),
-            "stream s: it has no key finder, and element Sales has an instance for each key",
+            "element Sales: only streams without a key finder lead to it, which go to inst",
         ),
         (
             lambda app: app.create_input_stream(

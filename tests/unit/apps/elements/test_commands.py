@@ -9,7 +9,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from headrace.apps.elements import commands
+from headrace.apps.elements import commands, relay_reducer
 from headrace.apps.elements.daemon_config import AppNode, own_topics
 from headrace.cli import app
 from headrace.config import ChannelConfig, Config
@@ -17,9 +17,11 @@ from headrace.core.errors import ConfigError, ImportPathError, StartError
 from headrace.extensions.keyed.names import BY_KEY_SETTINGS
 from headrace.extensions.keyed.section import KeyedProcessorConfig, RekeyProcessorConfig
 from headrace.kafka.ports import TopicInfo
+from headrace.keyed import Event
 from headrace.processors.factory import build_processor
+from headrace.sinks.sections import KafkaSinkConfig
 from tests.unit.apps.elements.programs import HelloApp, HelloSingleton, Shop
-from tests.unit.apps.elements.test_app import Totals
+from tests.unit.apps.elements.test_app import Totals, Visits
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -96,6 +98,19 @@ def test_a_channel_whose_key_function_cannot_be_made_is_not_started(
 def no_spark() -> NoReturn:
     """Fail: engine arrow takes no Spark."""
     raise AssertionError("engine: arrow takes no Spark")
+
+
+def test_a_stream_to_every_instance_is_written_to_each_partition(tmp_path: Path) -> None:
+    """An input stream by a channel of its own, which keeps nothing."""
+    relay, visits = channels_of(Visits(), tmp_path).values()
+    assert isinstance(relay.processor, KeyedProcessorConfig)
+    assert (relay.topics, relay.processor.key) == (("prices",), "partition")
+    assert isinstance(relay.sink, KafkaSinkConfig)
+    assert (relay.sink.topic, relay.sink.to_all) == ("visits.Visit.prices.by-key", True)
+    assert visits.topics == ("visits", "visits.Visit.prices.by-key")
+    event = Event({"price": 1}, 5, "prices", 0, 0)
+    _, (output,), _ = relay_reducer()("0", None, [event], 0)
+    assert (output.value, output.key, output.ts) == (b'{"price":1}', None, 5)
 
 
 def test_run_prints_the_configuration_of_an_application(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from typing_extensions import override
 
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import HeadraceError, SinkConflictError
@@ -51,8 +52,8 @@ class Brokers:
         self.records: list[ResultRecord] = []
         self.fails: Exception | None = None
 
-    def require(self, topic: str) -> None:
-        """Know every topic."""
+    def require(self, topic: str) -> int | None:
+        """Know every topic, and not how many partitions it has."""
 
     def stored_entry(self, identity: str) -> StoredOffset | None:
         """Return what was committed."""
@@ -455,6 +456,39 @@ def test_named_counts_are_added_once_their_commit_succeeds() -> None:
     bench.sink.commit_all([one, two], [share(0, 20)])
     assert bench.sink.named_totals == {"a": {"late": 3, "closed": 4}, "b": {"late": 1}}
     assert bench.state.time(0) == 5
+
+
+def test_each_partition_of_a_topic_gets_each_output_where_that_is_said() -> None:
+    """The number of partitions is asked for once, as the sink is opened; other topics have one."""
+
+    class Three(Brokers):
+        @override
+        def require(self, topic: str) -> int:
+            del topic
+            return 3
+
+    brokers, state = Three(), LayeredState(MemoryStore())
+    state.admit(0)
+    topics = SinkTopics("log", {"out": "results", "all": "prices"}, frozenset({"prices"}))
+    sink = KeyedSink(brokers, state, topics, SYSTEM_CLOCK)
+    sink.open()
+    assert sink.stored_offset("id/0") is None
+    bench = Bench()
+    bench.sink, bench.state = sink, state
+    made = [
+        {"to": to, "key": None, "value": to.encode(), "ts": 7, "headers": None}
+        for to in ("all", "out")
+    ]
+    staged = bench.stage("1", 0, [{"key": b"a", "state": b"1", "outputs": made}])
+    assert [(each.topic, each.partition) for each in staged.outputs] == [
+        ("prices", 0),
+        ("prices", 1),
+        ("prices", 2),
+        ("results", None),
+    ]
+    sink.commit_all([staged], [share(0, 10)])
+    found = sorted((each.topic, each.partition) for each in brokers.records[1:])
+    assert found == [("prices", 0), ("prices", 1), ("prices", 2), ("results", None)]
 
 
 def test_outputs_to_a_topic_are_in_their_order_and_rows_the_last_of_each_key() -> None:
