@@ -9,11 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from zlib import crc32
 
 from headrace.config import KeyedRejects, MicroBatchRejects
 from headrace.core.columns import ColumnRun
+from headrace.core.errors import ImportPathError
+from headrace.core.imports import make
 from headrace.core.letter_headers import OUR_HEADERS, Failure, LetterHeaders
 from headrace.core.record_runs import CompactRun
 from headrace.core.records import ResultRecord, offset_of
@@ -41,6 +43,20 @@ class OverflowChoice(Enum):
     SAMPLE = "sample"
     """All of some keys, by a hash, so that the others are whole. Of records without key, some."""
 
+    OWN = "own"
+    """Those that a policy of the user's own does not keep."""
+
+
+class OverflowPolicy(Protocol):
+    """A user's own choice of records to leave out: a class that is made without arguments."""
+
+    def keep(self, record: Record, waiting: int, most: int) -> bool:
+        """Return whether a record is processed, where ``waiting`` are more than ``most``.
+
+        It is called for the records of a partition in their order; after a failure again.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRules:
@@ -56,19 +72,26 @@ class AdmissionRules:
     choice: OverflowChoice = OverflowChoice.NEWEST
     to: str | None = None
     letters: LetterHeaders = OUR_HEADERS
+    policy: OverflowPolicy | None = None
 
     @classmethod
     def of(cls, channel: ChannelConfig) -> AdmissionRules:
-        """Return what the configuration says."""
+        """Return what the configuration says.
+
+        Raises:
+            ImportPathError: a policy of the user's own cannot be imported or made, or is none.
+        """
         rejects = channel.rejects
         if not isinstance(rejects, MicroBatchRejects | KeyedRejects) or rejects.overflow == "wait":
             return cls(channel.max_rate)
+        is_own = ":" in rejects.overflow_choice
         return cls(
             channel.max_rate,
             rejects.max_pending,
-            OverflowChoice(rejects.overflow_choice),
+            OverflowChoice.OWN if is_own else OverflowChoice(rejects.overflow_choice),
             rejects.topic if rejects.overflow == "dead_letter" else None,
             LetterHeaders(rejects.headers, channel.group),
+            _made_policy(rejects.overflow_choice) if is_own else None,
         )
 
 
@@ -136,7 +159,9 @@ class Admission:
         rules, end = self._rules, batch.assignment.high_watermark
         if rules.max_pending is None or end is None:
             return batch, None
-        if rules.choice is OverflowChoice.SAMPLE:
+        if rules.policy is not None:
+            kept, over = _kept_by(rules.policy, batch.records, end - batch.start, rules.max_pending)
+        elif rules.choice is OverflowChoice.SAMPLE:
             kept, over = _sampled(batch.records, rules.max_pending / max(1, end - batch.start))
         else:
             ranges = self._ranges(batch, end, rules.max_pending, rules.choice)
@@ -170,6 +195,27 @@ class Admission:
         return known
 
 
+def _made_policy(path: str) -> OverflowPolicy:
+    """Return a policy of the user's own."""
+    policy = make(path, {})
+    if not callable(getattr(policy, "keep", None)):
+        raise ImportPathError(
+            f"{path!r} makes a {type(policy).__name__}, which has no keep(record, waiting, most); "
+            "write one, or take newest, oldest or sample as rejects.overflow_choice"
+        )
+    found: OverflowPolicy = policy
+    return found
+
+
+def _kept_by(
+    policy: OverflowPolicy, records: Sequence[Record], waiting: int, most: int
+) -> tuple[list[Sequence[Record]], list[Sequence[Record]]]:
+    """Return the records that a policy keeps, and the others."""
+    if waiting <= most:
+        return [records], []
+    return _divided(records, [bool(policy.keep(each, waiting, most)) for each in records])
+
+
 def _split(
     records: Sequence[Record], ranges: Sequence[range]
 ) -> tuple[list[Sequence[Record]], list[Sequence[Record]]]:
@@ -199,7 +245,13 @@ def _sampled(
     if share >= 1:
         return [records], []
     limit = int(share * _HASHES)
-    keep = [_hash(record) < limit for record in records]
+    return _divided(records, [_hash(record) < limit for record in records])
+
+
+def _divided(
+    records: Sequence[Record], keep: Sequence[bool]
+) -> tuple[list[Sequence[Record]], list[Sequence[Record]]]:
+    """Return the records that are kept, and the others."""
     if not isinstance(records, ColumnRun):
         kept = [record for record, good in zip(records, keep, strict=True) if good]
         others = [record for record, good in zip(records, keep, strict=True) if not good]

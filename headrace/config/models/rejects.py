@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Discriminator, Tag, ValidationInfo
 
 from headrace.config.errors import FieldConflict
 from headrace.config.models.base import Hot, OnlyWith, Restarts, Section
-from headrace.config.types.scalars import Count, TopicName, WholeNumber, refuse
+from headrace.config.types.scalars import Count, OverflowPolicy, TopicName, WholeNumber, refuse
 from headrace.config.types.units import NonNegativeSeconds, format_duration
 from headrace.core.letter_headers import LetterNames
 
@@ -126,9 +126,9 @@ class _Overflow(Section):
     max_pending: Hot[Count] = 10_000
     """The most records of a partition that may wait before some are left out."""
 
-    overflow_choice: Hot[Literal["newest", "oldest", "sample"]] = "newest"
-    """The records that are left out: those that came last, those that have waited longest, or those
-    of some keys."""
+    overflow_choice: Hot[OverflowPolicy] = "newest"
+    """The records that are left out: those that came last, those that have waited longest, those
+    of some keys, or those that a class of your own does not keep (package.module:name)."""
 
 
 _ONLY_OF_OVERFLOW = {

@@ -245,6 +245,13 @@ def _factory_of(kind: PluginKind, *own: str) -> Callable[[str], str]:
     return resolve
 
 
+OverflowPolicy = Annotated[
+    str,
+    Text(
+        "newest, oldest, sample, or an import path such as package.module:name",
+        rf"newest|oldest|sample|{_DOTTED}:{_DOTTED}",
+    ),
+]
 _FACTORY_TEXT = "an import path such as package.module:name, or the name of a plug-in"
 _FACTORY_PATTERN = rf"{_DOTTED}:{_DOTTED}|[\w-]+"
 _FACTORY = Text(_FACTORY_TEXT, _FACTORY_PATTERN)

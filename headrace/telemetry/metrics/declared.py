@@ -126,7 +126,7 @@ class Metrics:
             "overflow_records",
             "Records beyond max_pending, left out or put into the dead-letter topic.",
             *_TOPIC,
-            choice=("newest", "oldest", "sample"),
+            choice=("newest", "oldest", "sample", "own"),
         )
         self.dead_lettered = self._counter(
             "dead_lettered_records", "Records put into the dead-letter topic.", *_TOPIC

@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from headrace.config import ChannelConfig
 from headrace.core.columns import ColumnRun
+from headrace.core.errors import ImportPathError
 from headrace.core.letter_headers import LetterHeaders
 from headrace.core.records import TopicPartition, offset_of
 from headrace.processors.admission import Admission, AdmissionRules, Overflow, OverflowChoice
@@ -22,6 +23,7 @@ from headrace.telemetry.metrics import Metrics
 from headrace.testing import FakeClock
 from headrace.testing.records import FakeAssignment, FakeRecord, in_columns, make_batch
 from tests.metrics import value_of
+from tests.unit.config.support import channel
 from tests.unit.processors.spark_bench import Bench, Engine, GroupingSink, error_of
 
 if TYPE_CHECKING:
@@ -147,6 +149,62 @@ def test_a_sample_of_records_without_key_is_of_offsets() -> None:
     admission = Admission(AdmissionRules(None, 500, OverflowChoice.SAMPLE), FakeClock())
     kept, _ = admission.admit(make_batch([b""] * 200, assignment=assignment))
     assert 50 < len(kept) < 150
+
+
+class Urgent:
+    """A policy of a user's: what has an even key is kept, however many wait."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int]] = []
+
+    def keep(self, record: Any, waiting: int, most: int) -> bool:
+        """Return whether a record is kept."""
+        self.asked.append((waiting, most))
+        return record.key() in {b"k0", b"k2"}
+
+
+def urgent() -> Urgent:
+    """Return a policy."""
+    return Urgent()
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_a_policy_of_ones_own_says_of_each_record_whether_it_is_kept(columns: bool) -> None:
+    """The policy is asked while too many wait, and counted and copied is what it does not keep."""
+    policy = Urgent()
+    rules = AdmissionRules(None, 10, OverflowChoice.OWN, "to", policy=policy)
+    admission = Admission(rules, FakeClock())
+    assignment = FakeAssignment(P0, high_watermark=30)
+    kept, left_out = admission.admit(batch_of(assignment, 0, 6, keys=3, columns=columns))
+    assert offsets(kept.records) == [0, 2, 3, 5]
+    assert left_out is not None
+    assert (left_out.count, left_out.choice.value, offsets(left_out.copies)) == (2, "own", [1, 4])
+    assert policy.asked == [(30, 10)] * 6
+    batch = batch_of(FakeAssignment(P0, high_watermark=30), 20, 5)
+    assert admission.admit(batch) == (batch, None)
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("urgent", None),
+        ("Urgent", None),
+        ("Queue", "takes"),
+        ("FakeClock", "makes a FakeClock, which has no keep"),
+        ("NoSuch", "has no 'NoSuch'"),
+    ],
+)
+def test_a_policy_is_made_of_the_path_that_names_it(path: str, words: str | None) -> None:
+    """A class or a function without arguments makes it; what is none is refused with its path."""
+    processor = {"type": "arrow", "reducer": "a:b"}
+    choice = f"tests.unit.processors.test_admission:{path}"
+    rejects = {"overflow": "skip", "overflow_choice": choice}
+    configured = channel(processor=processor, rejects=rejects, sink="noop")
+    if words is None:
+        assert isinstance(AdmissionRules.of(configured).policy, Urgent)
+        return
+    with pytest.raises(ImportPathError, match=words):
+        AdmissionRules.of(configured)
 
 
 @pytest.mark.parametrize("end", [None, 10, 5])
