@@ -116,7 +116,8 @@ class KeyedCounts:
 class OutputColumns:
     """The outputs of a micro-batch, as columns: a record is made when it is asked for.
 
-    There may be as many as records, and the objects would live until the commit.
+    There may be as many as records, and the objects would live until the commit. ``partitions``
+    says of topics into how many partitions each record goes, all of them.
     """
 
     def __init__(
@@ -125,7 +126,6 @@ class OutputColumns:
         topic_of: Callable[[str], str] = str,
         partitions: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
-        """``partitions`` says of topics into how many partitions each record goes."""
         self._chunks = chunks
         self._topic_of = topic_of
         self._partitions = partitions
