@@ -213,7 +213,7 @@ def _kept_by(
     """Return the records that a policy keeps, and the others."""
     if waiting <= most:
         return [records], []
-    return _divided(records, [bool(policy.keep(each, waiting, most)) for each in records])
+    return _split_by(records, [bool(policy.keep(each, waiting, most)) for each in records])
 
 
 def _split(
@@ -245,10 +245,10 @@ def _sampled(
     if share >= 1:
         return [records], []
     limit = int(share * _HASHES)
-    return _divided(records, [_hash(record) < limit for record in records])
+    return _split_by(records, [_hash(record) < limit for record in records])
 
 
-def _divided(
+def _split_by(
     records: Sequence[Record], keep: Sequence[bool]
 ) -> tuple[list[Sequence[Record]], list[Sequence[Record]]]:
     """Return the records that are kept, and the others."""
