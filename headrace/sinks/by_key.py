@@ -27,6 +27,22 @@ class WriteMode(Enum):
     """It is merged into the row with the same key, if there is one, column by column."""
 
 
+class Merging(Enum):
+    """The value that a column gets where a row with the key is there."""
+
+    SUM = "sum"
+    """The new value is added to it; a null adds nothing."""
+
+    MIN = "min"
+    """The smaller one stays; a null is none."""
+
+    MAX = "max"
+    """The larger one stays; a null is none."""
+
+    LAST = "last"
+    """The new value takes its place, a null too."""
+
+
 class Repeated(Enum):
     """The policy for a key that a result has in several rows."""
 

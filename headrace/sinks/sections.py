@@ -40,6 +40,9 @@ ATOMIC = "takes rows and offsets in one transaction and refuses repetitions"
 #: Rows of records that are read again, where each is added.
 APPENDED_AGAIN = "rows are appended again, so that they are there twice"
 
+#: The same, where each is merged into the one with its key.
+MERGED_AGAIN = "rows are merged again into those that are there, so that sums have them twice"
+
 
 class KafkaSinkConfig(SinkConfig):
     """Records in the cluster that is read, in one transaction with the offsets they are of."""

@@ -77,6 +77,12 @@ def data_files(folder: Path, table: DeltaTable) -> list[DataFile]:
     ]
 
 
+def file_added(add: Mapping[str, Any]) -> DataFile:
+    """Return the file that an action of the log adds."""
+    values = {name: value or None for name, value in add["partitionValues"].items()}
+    return DataFile(add["path"], add["size"], tuple(values.items()))
+
+
 def _values(folder: Path, columns: Sequence[str], found: Mapping[str, Any]) -> Values:
     return tuple((name, _spell_value(folder, name, found["partition"][name])) for name in columns)
 
@@ -109,12 +115,12 @@ def write_file(
 ) -> AddAction:
     """Write rows of one partition of the table to one file. ``now`` is in seconds. Blocks."""
     path = folder / f"part-{kind}-{uuid.uuid4().hex}.parquet"
-    schema = _schema(table, dict(values))
+    schema = schema_of_files(table, dict(values))
     rows = 0
     try:
         with pq.ParquetWriter(path, schema, compression="snappy") as writer:
             for content in contents:
-                writer.write_table(_fitted(content, schema))
+                writer.write_table(fitted(content, schema))
                 rows += content.num_rows
         sync(path)
     except BaseException:
@@ -142,7 +148,8 @@ def renew(folder: Path, files: Iterable[AddAction]) -> None:
         os.utime(folder / file.path)
 
 
-def _schema(table: DeltaTable, values: Mapping[str, str | None]) -> pa.Schema:
+def schema_of_files(table: DeltaTable, values: Mapping[str, str | None]) -> pa.Schema:
+    """Return the columns that files with these partition values have."""
     return pa.schema(
         [
             field.with_type(_SHARED_TEXT) if field.name == ORIGIN else field
@@ -152,7 +159,7 @@ def _schema(table: DeltaTable, values: Mapping[str, str | None]) -> pa.Schema:
     )
 
 
-def _fitted(content: pa.Table, schema: pa.Schema) -> pa.Table:
+def fitted(content: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return the columns in the table's order and types, with nulls for those added later."""
     columns = [
         content.column(field.name).cast(field.type)

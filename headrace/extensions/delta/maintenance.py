@@ -293,6 +293,9 @@ CHECKPOINT_EVERY = 100
 NEW_LOG_RETENTION = 3600.0
 NEW_FILE_RETENTION = 24 * 3600.0
 
+#: The same where rows are merged, and each commit leaves files that it has written again.
+MERGED_FILE_RETENTION = 3600.0
+
 _LOG_PROPERTY = "delta.logRetentionDuration"
 _FILE_PROPERTY = "delta.deletedFileRetentionDuration"
 
@@ -313,18 +316,20 @@ class MaintenanceConfig:
 
     ``compact_every`` counts commits, 0 for never. ``log_retention`` is for how many seconds entries
     of the log stay that a checkpoint made superfluous, ``file_retention`` for how many files stay
-    that no version of the table from then on has. None leaves to a table what it says itself.
+    that no version of the table from then on has. None leaves to a table what it says itself, and a
+    new one gets ``new_file_retention``.
     """
 
     compact_every: int = 500
     log_retention: float | None = None
     file_retention: float | None = None
+    new_file_retention: float = NEW_FILE_RETENTION
 
     def properties(self, *, new: bool) -> dict[str, str]:
         """Return the table properties that say so; a ``new`` table gets all of them."""
         seconds = {
             _LOG_PROPERTY: self.log_retention or (NEW_LOG_RETENTION if new else None),
-            _FILE_PROPERTY: self.file_retention or (NEW_FILE_RETENTION if new else None),
+            _FILE_PROPERTY: self.file_retention or (self.new_file_retention if new else None),
         }
         return {
             name: f"interval {max(1, round(each))} seconds"

@@ -88,8 +88,8 @@ def _commit(version: int, actions: Sequence[Mapping[str, Any]]) -> TableCommit:
     info: Mapping[str, Any] = next(
         (each["commitInfo"] for each in actions if "commitInfo" in each), {}
     )
-    # files of a deletion have what stays of others
-    is_new = info.get("operation") != "DELETE"
+    # files of these have what stays of others
+    is_new = info.get("operation") not in {"DELETE", "MERGE"}
     added = [each["add"] for each in actions if "add" in each and each["add"]["dataChange"]]
     moved = [each["txn"] for each in actions if "txn" in each]
     return TableCommit(

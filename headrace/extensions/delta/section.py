@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from headrace.config.models.base import Restarts
+from pydantic import Field
+
+from headrace.config.models.base import OnlyWith, Restarts
 from headrace.config.models.sink import SinkConfig
 from headrace.config.types.scalars import (
     Distinct,
@@ -14,23 +17,31 @@ from headrace.config.types.scalars import (
     TableFolder,
     WholeNumber,
 )
-from headrace.config.types.units import Duration
+from headrace.config.types.units import MIB, Duration, Size
 from headrace.core.errors import HeadraceError
 from headrace.core.extras import Extra, required
 from headrace.core.findings import error, ok
-from headrace.sinks.sections import APPENDED_AGAIN, ATOMIC
+from headrace.extensions.delta.conflicts import NOT_REPLACED, merge_conflicts
+from headrace.sinks.by_key import Merging
+from headrace.sinks.sections import APPENDED_AGAIN, ATOMIC, MERGED_AGAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headrace.config import SinkSite
-    from headrace.config.errors import Steps
+    from headrace.config.errors import FieldConflict, Steps
     from headrace.core.findings import Finding
     from headrace.extensions.delta.sink import DeltaSink
 
 
 class DeltaSinkConfig(SinkConfig):
     """A Delta table: rows and offsets are committed together, so each record counts once."""
+
+    only: ClassVar = {
+        "key": (OnlyWith.one_of("mode", "merge"),),
+        "merge": (OnlyWith.one_of("mode", "merge"),),
+        "merge_limit": (OnlyWith.one_of("mode", "merge"),),
+    }
 
     type: Restarts[Literal["delta"]] = "delta"
     """This sink."""
@@ -44,6 +55,21 @@ class DeltaSinkConfig(SinkConfig):
     schema_changes: Restarts[Literal["refuse", "add_columns"]] = "refuse"
     """The policy for a result whose columns are not the table's: fail, or add them."""
 
+    mode: Restarts[Literal["append", "merge"]] = "append"
+    """The way of writing: rows are added (append), or merged into those with the same key, whose
+    files are then written again (merge)."""
+
+    key: Restarts[Annotated[tuple[FreeText, ...], Distinct, OneOrMore]] = ()
+    """The columns that make a row unique."""
+
+    merge: Restarts[Mapping[FreeText, Literal["sum", "min", "max", "last"]]] = Field(default={})
+    """The treatment of each other column where a row with the key is there: the values are added,
+    the smaller or the larger one stays, or the new one takes its place."""
+
+    merge_limit: Restarts[Annotated[int, Size(1)]] = 64 * MIB
+    """Bytes of files that a partition of the table may have, or a table without any; rows are not
+    merged into a larger one, because each commit may write all of it again."""
+
     origin: Restarts[Flag] = False
     """True if each row says in a column which records it is of, for replays that replace."""
 
@@ -54,7 +80,12 @@ class DeltaSinkConfig(SinkConfig):
     """Time that entries of the table's log are kept after a checkpoint; a new table gets 1h."""
 
     file_retention: Restarts[Annotated[float, Duration(minimum=60)] | None] = None
-    """Time that files replaced by compaction are kept; a new table gets 1d."""
+    """Time that files replaced by compaction or merges are kept; a new table gets 1d, or 1h where
+    rows are merged."""
+
+    def conflicts(self) -> Iterator[FieldConflict]:
+        if self.mode == "merge":
+            yield from merge_conflicts(self.key, self.merge, self.partition_by, origin=self.origin)
 
     @property
     def exactly_once(self) -> str:
@@ -70,7 +101,11 @@ class DeltaSinkConfig(SinkConfig):
 
     @property
     def replayed(self) -> str:
-        return APPENDED_AGAIN
+        return APPENDED_AGAIN if self.mode == "append" else MERGED_AGAIN
+
+    @property
+    def irreplaceable(self) -> str | None:
+        return None if self.mode == "append" else NOT_REPLACED
 
     def check(self) -> Iterator[Finding]:
         try:
@@ -85,17 +120,30 @@ class DeltaSinkConfig(SinkConfig):
 
     def _sink(self, member: str) -> DeltaSink:
         with required(Extra.DELTA, f"the sink of table {self.path}"):
-            from headrace.extensions.delta.maintenance import MaintenanceConfig  # noqa: PLC0415
+            from headrace.extensions.delta.maintenance import (  # noqa: PLC0415
+                MERGED_FILE_RETENTION,
+                NEW_FILE_RETENTION,
+                MaintenanceConfig,
+            )
+            from headrace.extensions.delta.merging import MergeRule  # noqa: PLC0415
             from headrace.extensions.delta.schema import SchemaChanges  # noqa: PLC0415
             from headrace.extensions.delta.sink import DeltaSink  # noqa: PLC0415 - an extra
 
+        rule = None
+        if self.mode == "merge":
+            merge = {name: Merging(what) for name, what in self.merge.items()}
+            rule = MergeRule(self.key, merge, self.merge_limit)
         return DeltaSink(
             self.path,
             partition_by=self.partition_by,
             member=member,
             schema_changes=SchemaChanges(self.schema_changes),
             maintenance=MaintenanceConfig(
-                self.compact_every, self.log_retention, self.file_retention
+                self.compact_every,
+                self.log_retention,
+                self.file_retention,
+                NEW_FILE_RETENTION if rule is None else MERGED_FILE_RETENTION,
             ),
             origin=self.origin,
+            merge=rule,
         )

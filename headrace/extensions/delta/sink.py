@@ -12,12 +12,15 @@ import structlog
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from headrace.config.errors import dotted
 from headrace.core.clock import SYSTEM_CLOCK
 from headrace.core.columns import load_pandas
-from headrace.core.errors import SinkFailedError, StartError
+from headrace.core.errors import ConfigError, SinkFailedError, StartError
 from headrace.core.files import existing
+from headrace.extensions.delta.conflicts import NOT_REPLACED, merge_conflicts
 from headrace.extensions.delta.errors import OvertakenError
 from headrace.extensions.delta.maintenance import MaintenanceConfig, MaintenanceThread
+from headrace.extensions.delta.merged_files import TableMerge
 from headrace.extensions.delta.replacement import find_output, without_output
 from headrace.extensions.delta.schema import (
     SchemaChanges,
@@ -32,10 +35,13 @@ from headrace.extensions.delta.staging import (
     sync,
 )
 from headrace.extensions.delta.table import (
+    APPENDS,
     RETENTION_PROPERTY,
+    Change,
     KeptTable,
     LogFiles,
     added,
+    adds,
     check_retention,
     commit_info,
     moved,
@@ -49,9 +55,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    import pyarrow as pa
     from deltalake import Field
 
-    from headrace.extensions.delta.table import LogAction
+    from headrace.extensions.delta.merged_files import Rewriting
+    from headrace.extensions.delta.merging import MergeRule
     from headrace.sinks.contract import OffsetMove, PartitionCommit, Replacement, Result
     from headrace.sinks.micro_batch import MicroBatch
 
@@ -85,10 +93,11 @@ class DeltaSink(Sink[StagedFiles]):
     offsets count as stored; ``member`` is written beside each commit, to tell who made it.
     ``maintenance`` says how the table is kept small from ``open`` to ``close``, on another thread,
     and ``schema_changes`` what follows when a result's columns are not the table's. With ``origin``
-    each row says in a column of its own which records it is of, so that they can be replaced.
+    each row says in a column of its own which records it is of, so that they can be replaced. With
+    ``merge`` rows are merged into those with their keys, in place of being added.
 
     Raises:
-        ConfigError: ``path`` is not a local folder.
+        ConfigError: ``path`` is not a local folder, or ``merge`` does not go with the others.
     """
 
     guarantee = Guarantee.EXACTLY_ONCE
@@ -103,12 +112,16 @@ class DeltaSink(Sink[StagedFiles]):
         maintenance: MaintenanceConfig = DEFAULT_MAINTENANCE,
         schema_changes: SchemaChanges = SchemaChanges.REFUSE,
         origin: bool = False,
+        merge: MergeRule | None = None,
     ) -> None:
         self._folder = local_folder(path)
+        if merge is not None:
+            _require_no_conflict(self._folder, merge, partition_by, origin=origin)
         self._partition_by = tuple(partition_by)
         self._durable = durable
         self._schema_changes = schema_changes
         self._origin = origin
+        self._merge = None if merge is None else TableMerge(self._folder, merge, partition_by)
         self._metadata = {} if member is None else {MEMBER_KEY: member}
         self._staging = FileStaging(self._folder, durable=durable)
         self._lock = threading.Lock()
@@ -120,7 +133,7 @@ class DeltaSink(Sink[StagedFiles]):
 
     def open(self) -> None:
         self._staging.open()
-        if self._partition_by:
+        if self._partition_by or self._merge is not None:
             load_pandas()
         with self._lock:
             table = self._kept_table()
@@ -170,6 +183,8 @@ class DeltaSink(Sink[StagedFiles]):
         if result is None:
             return StagedFiles(micro_batch.id)
         require_no_origin(self._folder, columns_of(result))
+        if self._merge is not None:
+            return self._merge.stage(micro_batch.id, result)
         origin = origin_text(micro_batch.ranges) if self._origin else None
         return self._staging.write(micro_batch.id, result, self._partition_by, origin)
 
@@ -190,8 +205,12 @@ class DeltaSink(Sink[StagedFiles]):
         with self._lock:
             if (self._kept_table() or self._create(staged)) is None:
                 return
-            names = ",".join(each.name for each in staged)
-            self._commit(staged, offsets, {MICRO_BATCH_KEY: names})
+            said = {MICRO_BATCH_KEY: ",".join(each.name for each in staged)}
+            has_rows = any(each.rows is not None and each.rows.num_rows for each in staged)
+            if self._merge is not None and has_rows:
+                self._commit_merged(self._merge, staged, offsets, said)
+            else:
+                self._commit(staged, offsets, said)
         for each in staged:
             self._staging.remove(each)
 
@@ -201,6 +220,7 @@ class DeltaSink(Sink[StagedFiles]):
 
     def plan_replace(self, moves: Sequence[OffsetMove]) -> Replacement:
         """Read one column of every file to find the table's rows of these records."""
+        self._require_replaceable()
         with self._lock:
             return find_output(self._folder, self._reopened(), moves).replacement
 
@@ -210,12 +230,17 @@ class DeltaSink(Sink[StagedFiles]):
         Files with other rows, too, are written again without these. Readers of the version before
         find all files until the table's retention is over.
         """
+        self._require_replaceable()
         with self._lock:
             for _ in range(_REPLACE_ATTEMPTS):
                 rows = self._try_replace(moves, note)
                 if rows is not None:
                     return rows
         raise self._others_first(_REPLACE_ATTEMPTS)
+
+    def _require_replaceable(self) -> None:
+        if self._merge is not None:
+            raise ReplaceRefusedError(f"{self._folder}: {NOT_REPLACED}")
 
     def _try_replace(self, moves: Sequence[OffsetMove], note: str) -> int | None:
         """Replace once. Return None where another writer was first."""
@@ -227,7 +252,8 @@ class DeltaSink(Sink[StagedFiles]):
         is_done = False
         try:
             gone = without_output(self._folder, table, output, SYSTEM_CLOCK.time(), staged.placed)
-            is_done = self._try_commit(table, [staged], moves, {OFFSETS_KEY: note}, gone)
+            said = {OFFSETS_KEY: note}
+            is_done = self._try_commit(table, [staged], moves, said, Change("DELETE", gone))
         finally:
             if not is_done:
                 self._staging.remove(staged, placed=True)
@@ -255,6 +281,39 @@ class DeltaSink(Sink[StagedFiles]):
                 return
         raise self._others_first(_COMMIT_ATTEMPTS)
 
+    def _commit_merged(
+        self,
+        merge: TableMerge,
+        staged: Sequence[StagedFiles],
+        offsets: Sequence[OffsetMove],
+        metadata: Mapping[str, str],
+    ) -> None:
+        """Commit as :meth:`_commit`, with files that have the merged rows.
+
+        They are written anew where another writer changed the files that they were made of.
+        """
+        files = StagedFiles(f"merge-{uuid.uuid4().hex[:8]}", placement=Placement.DONE)
+        rows: pa.Table | None = None
+        rewriting: Rewriting | None = None
+        is_done = False
+        try:
+            for _ in range(_COMMIT_ATTEMPTS):
+                table = self._require_following(staged, offsets)
+                if rows is None:  # results fit each other once they fit the table
+                    rows = merge.fold(staged)
+                if rewriting is None or not rewriting.holds(table):
+                    self._staging.remove(files, placed=True)
+                    files.placed.clear()
+                    now = SYSTEM_CLOCK.time()
+                    rewriting = merge.rewrite(table, rows, now, files.placed)
+                if self._try_commit(table, [files], offsets, metadata, rewriting.change):
+                    is_done = True
+                    return
+        finally:
+            if not is_done:
+                self._staging.remove(files, placed=True)
+        raise self._others_first(_COMMIT_ATTEMPTS)
+
     def _others_first(self, attempts: int) -> SinkFailedError:
         return SinkFailedError(
             f"{self._folder}: other writers were first {attempts} times; let fewer members write "
@@ -280,7 +339,10 @@ class DeltaSink(Sink[StagedFiles]):
                 f"{self._folder}: the table is partitioned by {columns}, the sink is set to "
                 f"{list(self._partition_by)}; set partition_by to the table's columns"
             )
-        if table.has_origins and not self._origin:
+        if self._merge is not None:
+            may_lack = self._schema_changes is SchemaChanges.ADD_COLUMNS
+            self._merge.check(table, may_lack=may_lack)
+        elif table.has_origins and not self._origin:
             raise StartError(
                 f"{self._folder}: the table's rows say in {ORIGIN} which records they are of; set "
                 "origin: true, so that all of them do"
@@ -357,19 +419,19 @@ class DeltaSink(Sink[StagedFiles]):
         staged: Sequence[StagedFiles],
         offsets: Sequence[OffsetMove],
         metadata: Mapping[str, str],
-        gone: Sequence[LogAction] = (),
+        change: Change = APPENDS,
     ) -> bool:
         """Commit once. Return False where another writer was first, whose commit is known now.
 
-        ``gone`` are files that leave the table, of which ``staged`` has what stays.
+        Of files that leave the table by the ``change`` ``staged`` has what stays.
         """
         before, now = table.version, SYSTEM_CLOCK.time()
         moves = table.moves(offsets, with_origins=self._origin and MICRO_BATCH_KEY in metadata)
         try:
             said = {**metadata, **self._metadata}
             actions = [
-                commit_info("DELETE" if gone else "WRITE", said, now),
-                *gone,
+                commit_info(change.operation, said, now),
+                *change.gone,
                 *(moved(identity, version, now) for identity, version in moves.items()),
                 *(added(file) for file in self._staging.place(staged)),
             ]
@@ -380,20 +442,28 @@ class DeltaSink(Sink[StagedFiles]):
             self._staging.keep(staged)
             raise
         except BaseException as error:
-            if not self._is_stored(staged, offsets, error):
+            if not self._is_stored(before + 1, staged, offsets, error):
                 raise
         self._maintenance_thread.went_on(before, table.version)
         return True
 
     def _is_stored(
-        self, staged: Sequence[StagedFiles], offsets: Sequence[OffsetMove], error: BaseException
+        self,
+        version: int,
+        staged: Sequence[StagedFiles],
+        offsets: Sequence[OffsetMove],
+        error: BaseException,
     ) -> bool:
-        """Return a failed commit's outcome, read from the table itself, opened again."""
+        """Return a failed commit's outcome, read from the table itself, opened again.
+
+        It was to make this ``version``.
+        """
         self._table = None
         try:
             table = self._table = KeptTable(self._folder)
             placed = [file for each in staged for file in each.placed]
-            stored = shows(table, placed, offsets)
+            entry = LogFiles(self._folder).read(version)
+            stored = adds(entry, placed) or shows(table, placed, offsets)
         except Exception:
             self._staging.keep(staged)
             log.exception("delta_outcome_unknown", table=str(self._folder))
@@ -402,3 +472,11 @@ class DeltaSink(Sink[StagedFiles]):
             self._staging.keep(staged)
             log.warning("delta_commit_found_stored", table=str(self._folder), error=str(error))
         return stored
+
+
+def _require_no_conflict(
+    folder: Path, merge: MergeRule, partition_by: Sequence[str], *, origin: bool
+) -> None:
+    conflicts = merge_conflicts(merge.key, merge.columns, partition_by, origin=origin)
+    if problems := [f"{folder}: {dotted(at)} {what}" for at, what in conflicts]:
+        raise ConfigError(problems)

@@ -77,6 +77,17 @@ def plain(table: pa.Table) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
 
+def storable_schema(place: object, table: pa.Table) -> str:
+    """Return the schema of a plain table that can be stored, as :func:`schema_json`.
+
+    Raises:
+        ResultMisfitError: a table cannot have its columns.
+        RowsRefusedError: a column has no type.
+    """
+    require_storable(place, _names(pa.struct(list(table.schema))))
+    return schema_json(table)
+
+
 def with_origin(table: pa.Table, origin: str | None) -> pa.Table:
     """Return the table with the column of origins, whose text is in memory once; None: as it is."""
     if origin is None:
@@ -143,7 +154,7 @@ def write_files(
         return {}
     folder.mkdir(parents=True, exist_ok=True)
     files = {}
-    for number, (values, rows) in enumerate(_parts(table, partition_by)):
+    for number, (values, rows) in enumerate(parts(table, partition_by)):
         path = folder / f"part-{number:05}.parquet"
         pq.write_table(rows, path)
         files[path] = values
@@ -206,7 +217,7 @@ def _sentence(field: pa.Field, why: str) -> str:
     return f"column {field.name!r} ({field.type}) cannot be stored: {why}; have the reducer cast it"
 
 
-def _parts(
+def parts(
     table: pa.Table, partition_by: Sequence[str]
 ) -> Iterator[tuple[PartitionValues, pa.Table]]:
     """Yield the partition values and the other columns of each part of a table with rows.
@@ -221,11 +232,11 @@ def _parts(
     rows = numbers.append_column("row", pa.array(range(table.num_rows)))
     groups = rows.group_by(numbers.column_names).aggregate([("row", "list")])
     columns = [_spelt_all(name, groups.column(f"k{at}")) for at, name in enumerate(names)]
-    parts: dict[tuple[str | None, ...], list[pa.Array]] = {}
+    alike: dict[tuple[str | None, ...], list[pa.Array]] = {}
     for values, positions in zip(zip(*columns, strict=True), groups["row_list"], strict=True):
-        parts.setdefault(values, []).append(positions.values)
+        alike.setdefault(values, []).append(positions.values)
     others = table.drop_columns(names)
-    for values, positions in parts.items():
+    for values, positions in alike.items():
         yield dict(zip(names, values, strict=True)), others.take(pa.concat_arrays(positions))
 
 
@@ -356,7 +367,7 @@ class StagedFiles:
     they are moved was removed. ``values`` are the partition values of those that have
     any. ``may_be_visible`` says that they are, or may be, part
     of the table, and must stay. ``schema`` is in JSON as Delta and Spark spell it, None where the
-    reducer returned no result.
+    reducer returned no result. ``rows`` are those to merge, which have no files yet.
     """
 
     name: str
@@ -367,6 +378,7 @@ class StagedFiles:
     placement: Placement = Placement.WAITS
     placed: list[AddAction] = field(default_factory=list)
     may_be_visible: bool = False
+    rows: pa.Table | None = None
 
 
 class FileStaging:
@@ -418,8 +430,7 @@ class FileStaging:
         try:
             if isinstance(result, pa.Table):
                 rows = with_origin(plain(result), origin)
-                require_storable(self._table, _names(pa.struct(list(rows.schema))))
-                staged = StagedFiles(name, folder, schema_json(rows))
+                staged = StagedFiles(name, folder, storable_schema(self._table, rows))
                 staged.values = write_files(folder, rows, partition_by)
             else:
                 frame = _with_origin(result, origin)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from deltalake import DeltaTable
 
 from headrace.core.errors import StartError
 from headrace.core.records import former_identity
+from headrace.extensions.delta.data_files import data_files, file_added
 from headrace.extensions.delta.errors import OvertakenError
 from headrace.extensions.delta.staging import sync
 from headrace.sinks.contract import are_moved
@@ -60,6 +61,20 @@ def check_retention(folder: Path, properties: Mapping[str, str | None]) -> None:
 
 #: One action as it stands in a line of an entry: {"add": {...}}.
 LogAction: TypeAlias = dict[str, Any]
+
+#: What an entry does, as other writers of Delta call it.
+Operation: TypeAlias = Literal["WRITE", "OPTIMIZE", "DELETE", "MERGE"]
+
+
+class Change(NamedTuple):
+    """The change that a commit makes, with the files that leave the table by it."""
+
+    operation: Operation
+    gone: Sequence[LogAction] = ()
+
+
+#: Rows are added, or none.
+APPENDS = Change("WRITE")
 
 _CHECKPOINT = "_last_checkpoint"
 
@@ -123,13 +138,11 @@ class LogFiles:
         return made
 
 
-def commit_info(
-    operation: Literal["WRITE", "OPTIMIZE", "DELETE"], metadata: Mapping[str, str], now: float
-) -> LogAction:
+def commit_info(operation: Operation, metadata: Mapping[str, str], now: float) -> LogAction:
     """Return what an entry says about itself.
 
     ``WRITE`` is for appended rows or offsets alone, ``OPTIMIZE`` for a compaction, ``DELETE`` for
-    rows that are removed.
+    rows that are removed, ``MERGE`` for those that take the place of others.
     """
     appends = operation == "WRITE"
     return {
@@ -242,6 +255,7 @@ class KeptTable:
         self.version: int = self.opened.version()
         self.properties: Mapping[str, str | None] = self.opened.metadata().configuration
         self._moved: dict[str, int] = {}
+        self._files: dict[str, DataFile] | None = None
 
     def transaction_version(self, identity: str) -> int | None:
         """Return what stands under an application id, as of :attr:`version`."""
@@ -249,6 +263,20 @@ class KeptTable:
             return self._moved[identity]
         version: int | None = self.opened.transaction_version(identity)
         return version
+
+    @property
+    def files(self) -> Mapping[str, DataFile]:
+        """Return the files of :attr:`version` by their paths, followed from the first call on.
+
+        Raises:
+            NotRewritableError: a partition column has values whose spelling is not sure.
+        """
+        if self._files is None:
+            if self.version != self.opened.version():
+                self._open_table()
+            found = data_files(self._folder, self.opened)
+            self._files = {file.path: file for file in found}
+        return self._files
 
     def offset(self, identity: str) -> int | None:
         """Return a partition's offset, which an earlier version may have stored, as of then."""
@@ -342,6 +370,7 @@ class KeptTable:
                 raise OvertakenError(self._folder, version)
             return True
         self._moved.update(offsets)
+        self._follow_files(actions)
         self.version = version
         return True
 
@@ -352,7 +381,18 @@ class KeptTable:
         for action in entry:
             if "txn" in action:
                 self._moved[action["txn"]["appId"]] = action["txn"]["version"]
+        self._follow_files(entry)
         self.version += 1
+
+    def _follow_files(self, entry: Sequence[LogAction]) -> None:
+        if self._files is None:
+            return
+        for action in entry:
+            if "remove" in action:
+                self._files.pop(action["remove"]["path"], None)
+            elif "add" in action:
+                file = file_added(action["add"])
+                self._files[file.path] = file
 
 
 def shows(table: KeptTable, placed: Sequence[AddAction], offsets: Sequence[OffsetMove]) -> bool:
@@ -363,3 +403,9 @@ def shows(table: KeptTable, placed: Sequence[AddAction], offsets: Sequence[Offse
     if are_moved(table.found(offsets)):
         return True
     return not file_names(table.opened).isdisjoint(file.path for file in placed)
+
+
+def adds(entry: Sequence[LogAction] | None, placed: Sequence[AddAction]) -> bool:
+    """Return whether an entry of the log has one of these files, wherever it has gone since."""
+    names = {action["add"]["path"] for action in entry or () if "add" in action}
+    return not names.isdisjoint(quote(file.path) for file in placed)

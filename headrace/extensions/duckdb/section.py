@@ -14,8 +14,8 @@ from headrace.config.types.scalars import Distinct, FreeText, LocalPath, OneOrMo
 from headrace.core.errors import HeadraceError
 from headrace.core.extras import Extra, required
 from headrace.core.findings import error, ok
-from headrace.sinks.by_key import Repeated, WriteMode, key_conflicts
-from headrace.sinks.sections import APPENDED_AGAIN, ATOMIC
+from headrace.sinks.by_key import Merging, Repeated, WriteMode, key_conflicts
+from headrace.sinks.sections import APPENDED_AGAIN, ATOMIC, MERGED_AGAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,9 +96,7 @@ class DuckDbSinkConfig(SinkConfig):
             case "upsert":
                 return "rows are upserted again by their keys"
             case "merge":
-                return (
-                    "rows are merged again into those that are there, so that sums have them twice"
-                )
+                return MERGED_AGAIN
 
     @property
     def irreplaceable(self) -> str:
@@ -121,7 +119,6 @@ class DuckDbSinkConfig(SinkConfig):
     def _sink(self, member: str) -> DuckDbSink:
         with required(Extra.DUCKDB, f"the sink of table {self.table}"):
             from headrace.extensions.duckdb.sink import DuckDbSink  # noqa: PLC0415 - an extra
-            from headrace.extensions.duckdb.table import Merging  # noqa: PLC0415 - an extra
 
         return DuckDbSink(
             self.path,

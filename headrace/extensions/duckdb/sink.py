@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from headrace.extensions.duckdb.table import Merging
+    from headrace.sinks.by_key import Merging
     from headrace.sinks.contract import OffsetMove, PartitionCommit, Result
     from headrace.sinks.micro_batch import MicroBatch
 

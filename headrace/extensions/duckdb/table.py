@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING
 
 import duckdb
@@ -12,7 +11,7 @@ import pyarrow as pa
 
 from headrace.core.errors import ResultMisfitError, RowsRefusedError, StartError
 from headrace.extensions.duckdb.file import brief, is_of_types, quoted
-from headrace.sinks.by_key import Repeated, WriteMode, one_row_of_each
+from headrace.sinks.by_key import Merging, Repeated, WriteMode, one_row_of_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -41,29 +40,14 @@ _TABLES = (
 )
 
 
-class Merging(Enum):
-    """The value that a column gets where a row with the key is there."""
-
-    SUM = "sum"
-    """The new value is added to it; a null adds nothing."""
-
-    MIN = "min"
-    """The smaller one stays; a null is none."""
-
-    MAX = "max"
-    """The larger one stays; a null is none."""
-
-    LAST = "last"
-    """The new value takes its place, a null too."""
-
-    def of(self, stored: str, new: str) -> str:
-        """Return the value that is stored, in SQL."""
-        both = {
-            Merging.SUM: f"{stored} + {new}",
-            Merging.MIN: f"least({stored}, {new})",
-            Merging.MAX: f"greatest({stored}, {new})",
-        }
-        return new if self is Merging.LAST else f"coalesce({both[self]}, {stored}, {new})"
+def merged(merging: Merging, stored: str, new: str) -> str:
+    """Return the value that a column gets where a row with the key is there, in SQL."""
+    both = {
+        Merging.SUM: f"{stored} + {new}",
+        Merging.MIN: f"least({stored}, {new})",
+        Merging.MAX: f"greatest({stored}, {new})",
+    }
+    return new if merging is Merging.LAST else f"coalesce({both[merging]}, {stored}, {new})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +282,7 @@ class DuckDbTable:
         target = quoted(self._names[1])
         merges = {name.lower(): merging for name, merging in self._merge.items()}
         changes = [
-            f"{own} = {merging.of(f'{target}.{own}', f'excluded.{own}')}"
+            f"{own} = {merged(merging, f'{target}.{own}', f'excluded.{own}')}"
             for name in columns
             if name.lower() not in keys
             for own, merging in [(quoted(name), merges.get(name.lower(), Merging.LAST))]

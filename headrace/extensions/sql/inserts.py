@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 from headrace.extensions.sql.columns import MYSQL_DIALECTS, bound_type
+from headrace.sinks.by_key import Merging
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -26,37 +26,22 @@ _ON_CONFLICT: dict[str, Callable[[sa.TableClause], postgresql.Insert | sqlite.In
 UPSERTING = (*_ON_CONFLICT, *sorted(MYSQL_DIALECTS))
 
 
-class Merging(Enum):
-    """The value that a column gets where a row with the key is there."""
-
-    SUM = "sum"
-    """The new value is added to it; a null adds nothing."""
-
-    MIN = "min"
-    """The smaller one stays; a null is none."""
-
-    MAX = "max"
-    """The larger one stays; a null is none."""
-
-    LAST = "last"
-    """The new value takes its place, a null too."""
-
-    def of(
-        self, stored: sa.ColumnElement[Any], new: sa.ColumnElement[Any], dialect: str
-    ) -> sa.ColumnElement[Any]:
-        """Return the value that is stored."""
-        is_sqlite = dialect == "sqlite"
-        both: sa.ColumnElement[Any]
-        match self:
-            case Merging.LAST:
-                return new
-            case Merging.SUM:
-                both = stored.op("+")(new)
-            case Merging.MIN:
-                both = (sa.func.min if is_sqlite else sa.func.least)(stored, new)
-            case Merging.MAX:
-                both = (sa.func.max if is_sqlite else sa.func.greatest)(stored, new)
-        return sa.func.coalesce(both, stored, new)
+def merged(
+    merging: Merging, stored: sa.ColumnElement[Any], new: sa.ColumnElement[Any], dialect: str
+) -> sa.ColumnElement[Any]:
+    """Return the value that a column gets where a row with the key is there."""
+    is_sqlite = dialect == "sqlite"
+    both: sa.ColumnElement[Any]
+    match merging:
+        case Merging.LAST:
+            return new
+        case Merging.SUM:
+            both = stored.op("+")(new)
+        case Merging.MIN:
+            both = (sa.func.min if is_sqlite else sa.func.least)(stored, new)
+        case Merging.MAX:
+            both = (sa.func.max if is_sqlite else sa.func.greatest)(stored, new)
+    return sa.func.coalesce(both, stored, new)
 
 
 class Inserts:
@@ -115,7 +100,7 @@ class Inserts:
     ) -> dict[str, sa.ColumnElement[Any]]:
         """Return what each column beside the key gets where a row with the key is there."""
         return {
-            name: self.merge.get(name, Merging.LAST).of(stored, new[name], self.dialect)
+            name: merged(self.merge.get(name, Merging.LAST), stored, new[name], self.dialect)
             for name, stored in table.c.items()
             if name not in self.key
         }

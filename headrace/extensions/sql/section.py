@@ -21,8 +21,8 @@ from headrace.config.types.secrets import SecretValue
 from headrace.core.errors import HeadraceError
 from headrace.core.extras import Extra, required
 from headrace.core.findings import error, ok
-from headrace.sinks.by_key import Repeated, WriteMode, key_conflicts
-from headrace.sinks.sections import APPENDED_AGAIN, ATOMIC
+from headrace.sinks.by_key import Merging, Repeated, WriteMode, key_conflicts
+from headrace.sinks.sections import APPENDED_AGAIN, ATOMIC, MERGED_AGAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -141,9 +141,7 @@ class SqlSinkConfig(SinkConfig):
             case "upsert":
                 return "rows are upserted again by their keys"
             case "merge":
-                return (
-                    "rows are merged again into those that are there, so that sums have them twice"
-                )
+                return MERGED_AGAIN
 
     def check(self) -> Iterator[Finding]:
         try:
@@ -158,7 +156,6 @@ class SqlSinkConfig(SinkConfig):
 
     def _sink(self, member: str) -> SqlSink:
         with required(Extra.SQL, f"the sink of table {self.table}"):
-            from headrace.extensions.sql.inserts import Merging  # noqa: PLC0415 - an extra
             from headrace.extensions.sql.sink import SqlSink  # noqa: PLC0415 - an extra
 
         return SqlSink(

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from headrace.extensions.sql.inserts import Merging
+    from headrace.sinks.by_key import Merging
     from headrace.sinks.contract import OffsetMove, PartitionCommit, Replacement, Result
     from headrace.sinks.micro_batch import MicroBatch, OffsetRange
 

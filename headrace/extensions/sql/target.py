@@ -22,9 +22,15 @@ from headrace.extensions.sql.columns import (
     samples,
 )
 from headrace.extensions.sql.database import TableName, brief, explained
-from headrace.extensions.sql.inserts import UPSERTING, Inserts, Merging
+from headrace.extensions.sql.inserts import UPSERTING, Inserts
 from headrace.extensions.sql.loaders import loader_for
-from headrace.sinks.by_key import Repeated, WriteMode, numbers_of_keys, one_row_of_each
+from headrace.sinks.by_key import (
+    Merging,
+    Repeated,
+    WriteMode,
+    numbers_of_keys,
+    one_row_of_each,
+)
 from headrace.sinks.origin import ORIGIN
 
 if TYPE_CHECKING:

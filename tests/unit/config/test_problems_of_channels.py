@@ -247,7 +247,8 @@ TYPES = "spark, arrow, keyed, rekey, streams, simple or custom"
             "sink: {type: delta, delta: x, path: y}",
             (
                 "sink.delta: is not a known key; known here: type, path, partition_by, "
-                "schema_changes, origin, compact_every, log_retention, file_retention"
+                "schema_changes, mode, key, merge, merge_limit, origin, compact_every, "
+                "log_retention, file_retention"
             ),
         ),
         (

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rich.console import Console
 
-from headrace.sinks.by_key import WriteMode
+from headrace.extensions.delta.merging import MergeRule
+from headrace.sinks.by_key import Merging, WriteMode
 from headrace.sinks.console import ConsoleSink, NoopSink
 from headrace.sinks.contract import Guarantee
 from headrace.testing.replacement import GroupedReplacerContract
@@ -36,6 +37,16 @@ class TestDelta(TablesOfArrow, BatchCommitContract, TransactionalOffsetsContract
     def place(self, tmp_path: Path) -> SinkPlace:
         """Return a folder whose name needs care in a URI."""
         return DeltaPlace(tmp_path / "a table, 100% ü")
+
+
+class TestMergedDelta(TablesOfArrow, BatchCommitContract, TransactionalOffsetsContract):
+    """The contract on a Delta table whose rows are merged by their key."""
+
+    @pytest.fixture(params=[(), ("id",)], ids=["whole", "partitioned"])
+    def place(self, request: pytest.FixtureRequest, tmp_path: Path) -> SinkPlace:
+        """Return a folder."""
+        rule = MergeRule(("id",), {"name": Merging.LAST})
+        return DeltaPlace(tmp_path / "a table", merge=rule, partition_by=request.param)
 
 
 class TestReplacedDelta(TablesOfArrow, GroupedReplacerContract):

@@ -2,15 +2,16 @@
 
     python -m tests.integration.extensions.spark.killed delta-first|delta-later|delta-columns FOLDER
     python -m tests.integration.extensions.spark.killed delta-group|delta-divided FOLDER
-    python -m tests.integration.extensions.spark.killed delta-origin|delta-frames FOLDER
+    python -m tests.integration.extensions.spark.killed delta-origin|delta-frames|delta-merge FOLDER
     python -m tests.integration.extensions.spark.killed sql-first|sql-later|sql-group URL
     python -m tests.integration.extensions.spark.killed sql-upsert|sql-origin URL
 
 Each has a table of its own, and the next one goes on there. A micro-batch has one record of each
 of two partitions; each record becomes one row. A group is two micro-batches in one transaction; a
 divided one fails in the end, and each is committed by itself then. With upsert, in groups, the
-partition is the key, so that each record takes the place of the one before it; with origin, in
-groups, each row says which records it is of. Frames are of one session that all processes use:
+partition is the key, so that each record takes the place of the one before it; with merge as well,
+and a column counts the records but the first; with origin, in groups, each row says which records
+it is of. Frames are of one session that all processes use:
 Spark's tasks write the first result of each, and the rows of its second one are fetched.
 """
 
@@ -31,6 +32,9 @@ import sqlalchemy as sa
 import structlog
 from deltalake import DeltaTable
 
+import headrace.extensions.delta.data_files
+import headrace.extensions.delta.merged_files
+import headrace.extensions.delta.merging
 import headrace.extensions.delta.sink
 import headrace.extensions.delta.staging
 import headrace.extensions.delta.table
@@ -40,11 +44,12 @@ import headrace.extensions.sql.sink
 import headrace.extensions.sql.target
 import headrace.sinks.origin
 from headrace.core.records import TopicPartition
+from headrace.extensions.delta.merging import MergeRule
 from headrace.extensions.delta.schema import SchemaChanges
 from headrace.extensions.delta.sink import DeltaSink
 from headrace.extensions.delta.table import LogFiles
 from headrace.extensions.sql.sink import SqlSink
-from headrace.sinks.by_key import WriteMode
+from headrace.sinks.by_key import Merging, WriteMode
 from headrace.sinks.contract import BatchCommitSink, OffsetMove, OutputReplacer
 from headrace.testing.kills import killed_at_every_line
 from headrace.testing.sinks import identity, micro_batch, share, started_spark
@@ -114,7 +119,8 @@ class Way:
 
     Each finds ``commits_before``, and makes ``commits`` more, of as many micro-batches as there are
     ``together`` in each. Micro-batches from the offset ``wider_from`` on have a column more. Of the
-    offsets below a stored one those that ``kept`` returns have rows. A loop shows at its second
+    offsets below a stored one those that ``kept`` returns have rows. Of records that are counted,
+    the column that is there more is the sum of what each adds to it. A loop shows at its second
     pass what it does at any later one.
     """
 
@@ -128,6 +134,7 @@ class Way:
     is_divided: bool = False
     has_origins: bool = False
     is_spark: bool = False
+    is_counted: bool = False
     kept: Callable[[int], range] = range
 
 
@@ -196,7 +203,9 @@ class Writers:
         begin = {n: start + behind for n, start in starts.items()}
         columns = {"partition": [*begin], "offset": [*begin.values()]}
         if self._is_wider(starts[0]):
-            columns["more"] = columns["offset"]
+            is_counted = self._way.is_counted
+            more = [min(1, each) if is_counted else each for each in begin.values()]
+            columns["more"] = more
         shares = [share(n, start, start + 1) for n, start in begin.items()]
         return sink.stage(micro_batch(uuid4().hex, shares), self._result(pa.table(columns)))
 
@@ -240,6 +249,13 @@ def no_entry_of_the_log() -> Iterator[None]:
 
 
 _LOG = (headrace.extensions.delta.sink, headrace.extensions.delta.table)
+_MERGE = (
+    *_LOG,
+    headrace.extensions.delta.data_files,
+    headrace.extensions.delta.merged_files,
+    headrace.extensions.delta.merging,
+)
+_COUNTS = MergeRule(("partition",), {"offset": Merging.MAX, "more": Merging.SUM})
 _SQL = (
     headrace.extensions.sql.database,
     headrace.extensions.sql.offsets,
@@ -256,7 +272,8 @@ def way_of(name: str, where: str) -> Way:
 
 def _delta_way(what: str, folder: str) -> Way:
     def place(number: int) -> DeltaPlace:
-        return DeltaPlace(Path(folder, str(number)), origin=what == "origin")
+        merge = {"merge": _COUNTS} if what == "merge" else {}
+        return DeltaPlace(Path(folder, str(number)), origin=what == "origin", **merge)
 
     both, frames = (*_LOG, headrace.extensions.delta.staging), (headrace.extensions.delta.staging,)
     return {
@@ -266,6 +283,9 @@ def _delta_way(what: str, folder: str) -> Way:
         "group": Way(place, both, 1, passes=2, together=2),
         "divided": Way(place, both, passes=2, is_divided=True),
         "origin": Way(place, (*_LOG, headrace.sinks.origin), together=2, has_origins=True),
+        "merge": Way(
+            place, _MERGE, 1, wider_from=0, passes=2, together=2, is_counted=True, kept=_last
+        ),
         "frames": Way(place, frames, commits=2, passes=2, is_spark=True),
     }[what]
 

@@ -32,6 +32,11 @@ def test_a_group_killed_at_every_line_is_stored_whole_or_not_at_all(tmp_path: Pa
     assert_nothing_lost_or_doubled("sql-group", url, 80, (0, 2))
 
 
+def test_a_merge_killed_at_every_line_adds_each_record_once(tmp_path: Path) -> None:
+    """The row of a key has the sum of all records below the stored offset, and the last of them."""
+    assert_nothing_lost_or_doubled("delta-merge", str(tmp_path), 200, (0, 2))
+
+
 def test_a_group_that_fails_and_is_killed_while_it_is_divided_loses_nothing(tmp_path: Path) -> None:
     """None, the first or both of two micro-batches with files in place already are stored."""
     assert_nothing_lost_or_doubled("delta-divided", str(tmp_path), 200, (0, 1, 2))

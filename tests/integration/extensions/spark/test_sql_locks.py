@@ -15,10 +15,9 @@ from structlog.testing import capture_logs
 from headrace.core.clock import Deadline
 from headrace.core.errors import RowsRefusedError
 from headrace.devstack.wait import wait_for
-from headrace.extensions.sql.inserts import Merging
 from headrace.extensions.sql.offsets import OffsetsTable
 from headrace.extensions.sql.sink import SqlSink
-from headrace.sinks.by_key import WriteMode
+from headrace.sinks.by_key import Merging, WriteMode
 from tests.integration.extensions.spark.test_sql_load import load_all
 from tests.integration.extensions.spark.test_sql_postgres import copy_all
 from tests.mariadb import mariadb_server, run

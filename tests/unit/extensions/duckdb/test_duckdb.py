@@ -25,8 +25,7 @@ from headrace.core.errors import ResultMisfitError, RowsRefusedError, StartError
 from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
 from headrace.extensions.duckdb.sink import DuckDbSink
-from headrace.extensions.duckdb.table import Merging
-from headrace.sinks.by_key import Repeated, WriteMode
+from headrace.sinks.by_key import Merging, Repeated, WriteMode
 from headrace.sinks.contract import OffsetMove, PartitionCommit
 from headrace.sinks.errors import CommitConflictError
 from headrace.sinks.micro_batch import MicroBatch
@@ -525,7 +524,7 @@ _WRITER = """
     import pyarrow as pa
     from headrace.core.records import TopicPartition
     from headrace.extensions.duckdb.sink import DuckDbSink
-    from headrace.extensions.duckdb.table import Merging
+    from headrace.sinks.by_key import Merging
     from headrace.sinks.by_key import WriteMode
     from headrace.sinks.contract import PartitionCommit
     from headrace.sinks.micro_batch import MicroBatch

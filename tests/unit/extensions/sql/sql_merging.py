@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from headrace.extensions.sql.inserts import Merging
-from headrace.sinks.by_key import WriteMode
+from headrace.sinks.by_key import Merging, WriteMode
 from headrace.sinks.micro_batch import MicroBatch
 from tests.unit.extensions.sql.sql_tables import share
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace.extensions.sql.sink import SqlSink, StagedRows
 
 OPTIONS: dict[str, Any] = {
     "mode": WriteMode.MERGE,
@@ -79,15 +77,15 @@ def reduced(events: Sequence[Event]) -> list[tuple[Any, ...]]:
     ]
 
 
-def staged(sink: SqlSink, events: Sequence[Event]) -> StagedRows:
-    """Return the aggregates of a micro-batch as staged."""
+def staged(sink: Any, events: Sequence[Event]) -> Any:
+    """Return the aggregates of a micro-batch as a sink of any kind has staged them."""
     names, text = ["shop", "minute", *OPTIONS["merge"]], {"shop", "name"}
     kinds = pa.schema([(n, pa.string() if n in text else pa.int64()) for n in names])
     rows = [dict(zip(names, row, strict=True)) for row in reduced(events)]
     return sink.stage(MicroBatch("one", "c", ()), pa.Table.from_pylist(rows, kinds))
 
 
-def commit(sink: SqlSink, commits: Sequence[Sequence[Sequence[Event]]]) -> None:
+def commit(sink: Any, commits: Sequence[Sequence[Sequence[Event]]]) -> None:
     """Commit the aggregates of each micro-batch, several of them in one transaction."""
     for number, micro_batches in enumerate(commits):
         results = [staged(sink, events) for events in micro_batches]

@@ -9,9 +9,8 @@ import pytest
 
 from headrace.core.errors import RowsRefusedError
 from headrace.extensions.sql.database import Database, TableName
-from headrace.extensions.sql.inserts import Merging
 from headrace.extensions.sql.target import SqlTarget
-from headrace.sinks.by_key import WriteMode
+from headrace.sinks.by_key import Merging, WriteMode
 from tests.unit.extensions.sql.sql_tables import Base, share, staged, wrap_commit
 
 if TYPE_CHECKING:

@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given, settings
 
 from headrace.core.errors import ConfigError, ResultMisfitError, RowsRefusedError, StartError
-from headrace.extensions.sql.inserts import Merging
 from headrace.extensions.sql.sink import SqlSink
-from headrace.sinks.by_key import Repeated, WriteMode
+from headrace.sinks.by_key import Merging, Repeated, WriteMode
 from headrace.sinks.errors import CommitConflictError, ReplaceRefusedError
 from tests.unit.extensions.sql import sql_merging
 from tests.unit.extensions.sql.sql_tables import Base, share, staged, staged_table
