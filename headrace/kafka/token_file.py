@@ -8,6 +8,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from headrace.core.clock import SYSTEM_CLOCK
 from headrace.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ class TokenFile:
         """Return the token, the seconds since 1970 at which it ends, its subject, extensions.
 
         Raises:
-            ConfigError: the file cannot be read, or has no token that says when it ends.
+            ConfigError: the file cannot be read, or has no token that says when it ends, or one
+                that has ended.
         """
         try:
             token = self.path.read_text(encoding="ascii").strip()
@@ -46,6 +48,10 @@ class TokenFile:
         end, subject = claims.get("exp"), claims.get("sub")
         if not isinstance(end, (int, float)) or isinstance(end, bool):
             raise self._fault("has a token that does not say when it ends (exp)")
+        if (over := SYSTEM_CLOCK.time() - end) >= 0:
+            raise self._fault(
+                f"has a token that ended {round(over)} s ago; see to what renews the file"
+            )
         return token, float(end), subject if isinstance(subject, str) else "", dict(self.extensions)
 
     def _claims(self, token: str) -> Mapping[str, Any]:

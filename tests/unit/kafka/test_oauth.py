@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -236,12 +237,12 @@ def test_rights_are_told_for_the_subject_of_the_token() -> None:
 def test_a_token_is_read_again_each_time(tmp_path: Path) -> None:
     """A file that something else has renewed is read without a reload."""
     file = tmp_path / "token"
-    first, second = jwt({"exp": 1000, "sub": "me"}), jwt({"exp": 2000.5})
+    first, second = jwt({"exp": 4_000_000_000, "sub": "me"}), jwt({"exp": 4_000_000_000.5})
     read = TokenFile(file, {"a": "b"})
     file.write_text(f"{first}\n")
-    assert read("") == (first, 1000.0, "me", {"a": "b"})
+    assert read("") == (first, 4_000_000_000.0, "me", {"a": "b"})
     file.write_text(second)
-    assert read("") == (second, 2000.5, "", {"a": "b"})
+    assert read("") == (second, 4_000_000_000.5, "", {"a": "b"})
 
 
 @pytest.mark.parametrize(
@@ -256,6 +257,34 @@ def test_a_file_without_a_token_is_told_without_its_text(tmp_path: Path, text: s
         TokenFile(file, {})("")
     assert str(file) in str(caught.value)
     assert not text or text not in str(caught.value)
+
+
+def test_a_token_that_has_ended_is_told_with_its_file(tmp_path: Path) -> None:
+    """The message says for how long, so that it leads to what renews the file."""
+    file = tmp_path / "token"
+    token = jwt({"exp": time.time() - 100, "sub": "me"})
+    file.write_text(token)
+    with pytest.raises(ConfigError, match=r"token that ended 1\d\d s ago") as caught:
+        TokenFile(file, {})("")
+    assert str(file) in str(caught.value)
+    assert token not in str(caught.value)
+
+
+def test_a_file_that_is_away_for_a_while_is_read_when_it_is_back(tmp_path: Path) -> None:
+    """A missing file, a folder in its place and half a token are faults of that moment alone."""
+    file, whole = tmp_path / "token", jwt({"exp": 4_000_000_000, "sub": "me"})
+    read = TokenFile(file, {})
+    with pytest.raises(ConfigError, match=r"cannot be read: .*No such file"):
+        read("")
+    file.mkdir()
+    with pytest.raises(ConfigError, match=r"cannot be read: .*Is a directory"):
+        read("")
+    file.rmdir()
+    file.write_text(whole[: len(whole) // 2])
+    with pytest.raises(ConfigError, match="holds no JWT"):
+        read("")
+    file.write_text(whole)
+    assert read("")[0] == whole
 
 
 def test_a_client_without_a_poll_asks_for_the_token(tmp_path: Path) -> None:
