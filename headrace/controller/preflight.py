@@ -33,6 +33,9 @@ def preflight(config: Config) -> Iterator[ConfigProblem]:
     for name, channel in config.channels.items():
         for steps, sentence in (*channel.processor.refused(), *_schema_file(channel.processor)):
             yield ("channels", name, "processor", *steps), sentence
+        for at, sink in single_sinks(channel.sink).items():
+            for steps, sentence in sink.refused():
+                yield ("channels", name, *at, *steps), sentence
 
 
 def _schema_file(processor: ProcessorConfig) -> Iterator[ConfigProblem]:

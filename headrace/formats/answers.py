@@ -37,9 +37,16 @@ class Answer:
 
 
 def ask(
-    client: httpx.Client, url: str, seconds: float, *, form: Mapping[str, str] | None = None
+    client: httpx.Client,
+    url: str,
+    seconds: float,
+    *,
+    form: Mapping[str, str] | None = None,
+    document: Mapping[str, Any] | None = None,
 ) -> Answer:
-    """Return the answer of a server, to a form where there is one. Blocks for ``seconds`` at most.
+    """Return the answer of a server, to a form or a document of JSON where there is one.
+
+    Blocks for ``seconds`` at most.
 
     These are for the answer as a whole, however many parts it comes in; the name's look-up and
     the connection have as long again each.
@@ -54,9 +61,11 @@ def ask(
     timer = threading.Timer(seconds, watch.end)
     timer.daemon = True
     timer.start()
-    method = "GET" if form is None else "POST"
+    method = "GET" if form is None and document is None else "POST"
     try:
-        with client.stream(method, url, data=form, extensions={"trace": watch.trace}) as answer:
+        with client.stream(
+            method, url, data=form, json=document, extensions={"trace": watch.trace}
+        ) as answer:
             body = bytearray()
             for part in answer.iter_bytes():
                 body += part

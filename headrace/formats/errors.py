@@ -23,3 +23,7 @@ class UnknownYetError(RegistryError):
 
 class UnknownSchemaError(HeadraceError):
     """The schema registry has no schema of this id, subject or version."""
+
+
+class SchemaRefusedError(HeadraceError):
+    """A schema to write values by is none, or the schema registry refuses it."""

@@ -12,7 +12,12 @@ from urllib.parse import quote
 from headrace.core.clock import SYSTEM_CLOCK, Clock
 from headrace.core.errors import RetryableError
 from headrace.formats.answers import ask
-from headrace.formats.errors import RegistryError, UnknownSchemaError, UnknownYetError
+from headrace.formats.errors import (
+    RegistryError,
+    SchemaRefusedError,
+    UnknownSchemaError,
+    UnknownYetError,
+)
 from headrace.formats.tokens import (
     ClientCredentials,
     FileToken,
@@ -41,7 +46,10 @@ WAITS = "batches wait for the schema registry"
 
 #: Confluent's codes for a subject, a version and a schema that is not there. A plain 404 is one of
 #: a wrong address.
-_NO_VERSION, _NO_ID = (40401, 40402), (40403,)
+_NO_VERSION, _NO_ID, _NO_SCHEMA = (40401, 40402), (40403,), (40401, 40403)
+
+#: Answers to a schema that is no heir of those before it, or none at all.
+_REFUSALS = (HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +118,30 @@ class RegisteredSchema:
     text: str
     references: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NewSchema:
+    """A schema that is to be registered, or to be found as it is.
+
+    ``references`` are those that it names: the name in it, the subject and the version of each.
+    """
+
+    kind: str
+    text: str
+    references: tuple[tuple[str, str, int], ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        """Return it as the registry takes it."""
+        made: dict[str, Any] = {"schema": self.text}
+        if self.kind != "AVRO":
+            made["schemaType"] = self.kind
+        if self.references:
+            made["references"] = [
+                {"name": name, "subject": subject, "version": version}
+                for name, subject, version in self.references
+            ]
+        return made
 
 
 def _tokens(settings: RegistrySettings, clock: Clock) -> Tokens | None:
@@ -196,10 +228,49 @@ class SchemaRegistry:
                 raise UnknownSchemaError(
                     f"the registry {self._named} has no version {version} of subject {subject}"
                 )
-            number = said.get("id")
-            if type(number) is not int:
-                raise self._shapeless("a version without an id")
-            return self._schema_of(said, number)
+            return self._schema_of(said, self._number_of(said, "id"))
+
+    def register(self, subject: str, schema: NewSchema, *, normalize: bool = False) -> int:
+        """Return the id of a schema, registered as the subject's next version if it is a new one.
+
+        Raises:
+            RegistryError: the registry does not answer.
+            SchemaRefusedError: it refuses the schema; the text has its reason.
+        """
+        path = f"/subjects/{quote(subject, safe='')}/versions"
+        said = self._posted(path, schema, normalize, ())
+        assert said is not None, "there is no code for it"
+        return self._number_of(said, "id")
+
+    def look_up(
+        self, subject: str, schema: NewSchema, *, normalize: bool = False
+    ) -> tuple[int, int]:
+        """Return the id and the version that a schema has in a subject.
+
+        Raises:
+            RegistryError: the registry does not answer.
+            SchemaRefusedError: it refuses the schema; the text has its reason.
+            UnknownSchemaError: there is no such subject, or it does not have the schema.
+        """
+        said = self._posted(f"/subjects/{quote(subject, safe='')}", schema, normalize, _NO_SCHEMA)
+        if said is None:
+            raise UnknownSchemaError(
+                f"the registry {self._named} does not have the schema in subject {subject}"
+            )
+        return self._number_of(said, "id"), self._number_of(said, "version")
+
+    def _posted(
+        self, path: str, schema: NewSchema, normalize: bool, missing: tuple[int, ...]
+    ) -> Mapping[str, Any] | None:
+        query = "?normalize=true" if normalize else ""
+        with self._lock:
+            return self._said(path, query, missing, schema.document())
+
+    def _number_of(self, said: Mapping[str, Any], field: str) -> int:
+        number = said.get(field)
+        if type(number) is not int:
+            raise self._shapeless(f"no {field} of a schema")
+        return number
 
     def _asked(self, number: int | str) -> RegisteredSchema:
         now, kind = self._clock.monotonic(), "id" if isinstance(number, int) else "guid"
@@ -277,6 +348,20 @@ class SchemaRegistry:
 
     def _get(self, path: str, missing: tuple[int, ...]) -> Mapping[str, Any] | None:
         """Return what the first server that answers says, None for a code of ``missing``."""
+        return self._said(path, self._query, missing, None)
+
+    def _said(
+        self,
+        path: str,
+        query: str,
+        missing: tuple[int, ...],
+        document: Mapping[str, Any] | None,
+    ) -> Mapping[str, Any] | None:
+        """Return the answer as :meth:`_get` does, to a document where there is one.
+
+        Raises:
+            SchemaRefusedError: the registry refuses the schema that the document has.
+        """
         import httpx  # noqa: PLC0415 - takes a while, and few channels have a registry
 
         errors = []
@@ -284,7 +369,10 @@ class SchemaRegistry:
             for url in self._settings.urls:
                 try:
                     answer = ask(
-                        client, url.rstrip("/") + path + self._query, self._settings.timeout
+                        client,
+                        url.rstrip("/") + path + query,
+                        self._settings.timeout,
+                        document=document,
                     )
                 except httpx.LocalProtocolError as error:
                     # its text has the header, and so the login
@@ -299,6 +387,9 @@ class SchemaRegistry:
                 code = None if said is None else said.get("error_code")
                 if answer.status == HTTPStatus.NOT_FOUND and code in missing:
                     return None
+                if document is not None and answer.status in _REFUSALS:
+                    reason = answer if said is None else said.get("message", answer)
+                    raise SchemaRefusedError(f"the registry {url} refuses the schema: {reason}")
                 if answer.status == HTTPStatus.UNAUTHORIZED and self._tokens is not None:
                     self._tokens.drop()
                 errors.append(f"{url} answered {answer}")

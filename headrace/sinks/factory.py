@@ -15,11 +15,19 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
 
     from headrace.config import ChannelConfig, KafkaConfig, SinkConfig
+    from headrace.config.models.registry import RegistryConfig
     from headrace.sinks.contract import Sink
 
 
-def open_sink(channel: ChannelConfig, member: str, kafka: KafkaConfig) -> Sink[Any]:
+def open_sink(
+    channel: ChannelConfig,
+    member: str,
+    kafka: KafkaConfig,
+    registry: RegistryConfig | None = None,
+) -> Sink[Any]:
     """Build a channel's sink for a member of this name; ``kafka`` is the cluster that is read.
+
+    Without a ``registry`` it writes nothing that names schemas, which is enough to ask for offsets.
 
     Raises:
         ConfigError: the path, the url or a property cannot be used.
@@ -27,7 +35,7 @@ def open_sink(channel: ChannelConfig, member: str, kafka: KafkaConfig) -> Sink[A
             promises less than its section says.
     """
     assert channel.sink is not None, "the configuration demands a sink"
-    return _built(channel.sink, SinkSite(member, channel.group, kafka))
+    return _built(channel.sink, SinkSite(member, channel.group, kafka, registry))
 
 
 def build_several(outputs: Mapping[str, SinkConfig], site: SinkSite) -> Sink[Any]:

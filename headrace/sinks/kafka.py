@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from headrace.core.errors import SinkConflictError
+    from headrace.formats.writer import ValueWriter
     from headrace.sinks.contract import OffsetMove, PartitionCommit, Result
     from headrace.sinks.micro_batch import MicroBatch
 
@@ -35,7 +36,7 @@ _BITS = 32
 _LAST_PARTITION = (1 << _BITS - 1) - 1
 
 
-def check_columns(columns: Sequence[str], topic: str | None) -> None:
+def check_columns(columns: Sequence[str], topic: str | None, encode: str = "none") -> None:
     """Compare a result's columns with those of a record, as Spark's own Kafka sink has them.
 
     Raises:
@@ -48,7 +49,8 @@ def check_columns(columns: Sequence[str], topic: str | None) -> None:
         if name not in _KINDS
     ]
     if "value" not in columns:
-        problems.append("column 'value' is missing, for instance to_json(struct('*')) as value")
+        example = "to_json(struct('*'))" if encode == "none" else "struct('*')"
+        problems.append(f"column 'value' is missing, for instance {example} as value")
     if topic is None and "topic" not in columns:
         problems.append("column 'topic' is missing, and the sink names no topic")
     _refuse(problems)
@@ -219,20 +221,29 @@ class Transactions(Protocol):
 class KafkaSink(Sink["pa.Table | None"]):
     """Produces each row as a record, exactly once for readers with ``read_committed``.
 
-    Rows go to ``topic``; without one, each says in its column ``topic`` where it goes. Each
+    Rows go to ``topic``; without one, each says in its column ``topic`` where it goes. ``writer``
+    makes values of structs, None: they are bytes or text already. Each
     partition's next offset moves in the transaction that has the records, after it was found where
     the micro-batch begins. docs/sinks/kafka.md says what keeps former owners out.
     """
 
     guarantee = Guarantee.EXACTLY_ONCE
 
-    def __init__(self, transactions: Transactions, topic: str | None = None) -> None:
+    def __init__(
+        self,
+        transactions: Transactions,
+        topic: str | None = None,
+        writer: ValueWriter | None = None,
+    ) -> None:
         self._transactions = transactions
         self._topic = topic
+        self._writer = writer
 
     def open(self) -> None:
         if self._topic is not None:
             self._transactions.require(self._topic)
+        if self._writer is not None:
+            self._writer.open(self._topic)
 
     def stored_offset(self, identity: str) -> int | None:
         return self._transactions.stored(identity)
@@ -249,8 +260,14 @@ class KafkaSink(Sink["pa.Table | None"]):
         columns = [] if result is None else columns_of(result)
         if result is None or not columns:
             return None
-        check_columns(columns, self._topic)
-        return prepared(rows_of(result), self._topic)
+        encode = "none" if self._writer is None else self._writer.format
+        check_columns(columns, self._topic, encode)
+        rows = rows_of(result)
+        if self._writer is not None:
+            topics = rows.column("topic") if self._topic is None else self._topic
+            values = self._writer.written(rows.column("value"), topics)
+            rows = rows.set_column(rows.column_names.index("value"), "value", values)
+        return prepared(rows, self._topic)
 
     def commit(self, staged: pa.Table | None, offsets: Sequence[PartitionCommit]) -> None:
         self.commit_all([staged], offsets)

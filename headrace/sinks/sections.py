@@ -10,8 +10,9 @@ from pydantic import Field
 from typing_extensions import override
 
 from headrace.config.errors import FieldConflict
-from headrace.config.models.base import Restarts
+from headrace.config.models.base import OnlyWith, Restarts
 from headrace.config.models.channel import KafkaOffsetsConfig
+from headrace.config.models.registry import WriterSchemaConfig
 from headrace.config.models.sink import OUTPUTS, SinkConfig
 from headrace.config.types.scalars import (
     Count,
@@ -23,13 +24,14 @@ from headrace.config.types.scalars import (
     TopicName,
 )
 from headrace.config.types.secrets import Options, reveal_all
+from headrace.core.extras import Extra
 from headrace.core.findings import error, ok
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headrace.config import ChannelConfig
-    from headrace.config.errors import Steps
+    from headrace.config.errors import ConfigProblem, Steps
     from headrace.config.models.sink import SinkSite
     from headrace.core.findings import Finding
     from headrace.sinks.contract import Sink
@@ -47,6 +49,10 @@ MERGED_AGAIN = "rows are merged again into those that are there, so that sums ha
 class KafkaSinkConfig(SinkConfig):
     """Records in the cluster that is read, in one transaction with the offsets they are of."""
 
+    only: ClassVar = {
+        "writer_schema": (OnlyWith.none_of("encode", "none", example="encode: avro"),),
+    }
+
     writes_records: ClassVar[bool] = True
 
     type: Restarts[Literal["kafka"]] = "kafka"
@@ -54,6 +60,14 @@ class KafkaSinkConfig(SinkConfig):
 
     topic: Restarts[TopicName | None] = None
     """The topic that rows go to, which is there already; null: the column ``topic`` says it."""
+
+    encode: Restarts[Literal["none", "avro", "protobuf", "json_schema"]] = "none"
+    """The form of values. They are text or bytes that the reducer makes (none), or are written from
+    a column of structs in Avro (avro), Protobuf (protobuf) or JSON (json_schema), with ids of a
+    schema registry."""
+
+    writer_schema: Restarts[WriterSchemaConfig] = WriterSchemaConfig()
+    """The schema of encode, and its subject in the registry."""
 
     loop: Restarts[Flag] = False
     """Allow the channel to read that topic itself: each result comes back as a record, which the
@@ -79,6 +93,39 @@ class KafkaSinkConfig(SinkConfig):
         return "kafka"
 
     @property
+    def takes_registry(self) -> str | None:
+        return None if self.encode == "none" else "encode"
+
+    @property
+    def extras(self) -> tuple[tuple[Steps, Extra], ...]:
+        return ((("encode",), Extra.PROTOBUF),) if self.encode == "protobuf" else ()
+
+    def conflicts(self) -> Iterator[FieldConflict]:
+        yield from super().conflicts()
+        if self.encode != "protobuf" and self.writer_schema.message is not None:
+            yield FieldConflict(
+                ("writer_schema", "message"), "exists only with encode: protobuf; leave it out"
+            )
+        if self.encode == "protobuf" and self.writer_schema.text is not None:
+            yield FieldConflict(
+                ("writer_schema", "text"),
+                "is not read of Protobuf; give file, which protoc --descriptor_set_out writes",
+            )
+
+    def refused(self) -> Iterator[ConfigProblem]:
+        chosen = self.writer_schema
+        given = "file" if chosen.file is not None else "text" if chosen.text is not None else None
+        if self.encode == "none" or given is None:
+            return
+        if self.encode == "protobuf" and not Extra.PROTOBUF.installed:
+            return
+        from headrace.formats.writer import schema_fault  # noqa: PLC0415 - for few sinks
+
+        fault = schema_fault(self.encode, chosen)
+        if fault is not None:
+            yield ("writer_schema", given), fault
+
+    @property
     def replayed(self) -> str:
         return "records are produced again, so that they are there twice"
 
@@ -95,6 +142,12 @@ class KafkaSinkConfig(SinkConfig):
                 (*at, "to_all"),
                 f"goes with the processor keyed, and this is {channel.processor.type}; leave it "
                 "out",
+            )
+        if self.encode != "none" and channel.processor.fitting_sinks is not None:
+            yield FieldConflict(
+                (*at, "encode"),
+                f"is {self.encode}, which writes columns, and a {channel.processor.type} processor "
+                "makes values itself; leave it out",
             )
         comes_back = self.topic is not None and channel.subscription.covers(self.topic)
         if comes_back and not self.loop:
@@ -123,7 +176,12 @@ class KafkaSinkConfig(SinkConfig):
             "kafka",
             lambda: ResultTransactions(client_properties(site.kafka), site.group, site.member),
         )
-        return KafkaSink(transactions, self.topic)
+        writer = None
+        if self.encode != "none" and site.registry is not None:
+            from headrace.formats.writer import ValueWriter  # noqa: PLC0415 - for few sinks
+
+            writer = ValueWriter(self.encode, self.writer_schema, site.registry)
+        return KafkaSink(transactions, self.topic, writer)
 
 
 class JsonLinesSinkConfig(SinkConfig):

@@ -1,4 +1,4 @@
-"""A schema registry over HTTP on loopback, for tests: what readers use of Confluent's API."""
+"""A schema registry over HTTP on loopback, for tests: what is used of Confluent's API."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ class RegistryServer:
     one. ``tls`` is for https. ``asked`` has the paths of all questions, and ``headers`` has
     theirs. Where ``status`` is set, each question is answered with it, and where ``login`` is set,
     only those that have it in their header ``Authorization`` are answered otherwise than by 401.
-    Where ``body`` is set, answers have these bytes, whatever was asked. ``pause`` is the seconds
+    Where ``refusal`` is set, no new schema is registered, for that reason. Where ``body`` is set,
+    answers have these bytes, whatever was asked. ``pause`` is the seconds
     before each byte of an answer. ``stopped`` is set while connections are refused.
     """
 
@@ -45,6 +46,7 @@ class RegistryServer:
         self.headers: list[Mapping[str, str]] = []
         self.status: HTTPStatus | None = None
         self.login: str | None = None
+        self.refusal: str | None = None
         self.body: bytes | None = None
         self.pause = 0.0
         self._schemas: dict[int, dict[str, Any]] = {}
@@ -129,13 +131,28 @@ class RegistryServer:
             return (HTTPStatus.OK, found) if found else _missing(40403, "Schema not found")
         if match := _BY_VERSION.fullmatch(path):
             return self._version(unquote(match[1]), match[2])
-        if method == "POST" and (match := _REGISTER.fullmatch(path) or _LOOK_UP.fullmatch(path)):
-            given = {key: value for key, value in json.loads(body).items() if value}
-            number = self.register(unquote(match[1]), **given)
-            versions = self._subjects[unquote(match[1])]
-            entry = {"version": versions.index(number) + 1, "subject": match[1]}
-            return HTTPStatus.OK, self._registered(number, entry)
+        if method == "POST" and (match := _REGISTER.fullmatch(path)):
+            return self._posted(unquote(match[1]), _schema_in(body), is_new=True)
+        if method == "POST" and (match := _LOOK_UP.fullmatch(path)):
+            return self._posted(unquote(match[1]), _schema_in(body), is_new=False)
         return HTTPStatus.NOT_FOUND, {"error_code": 404, "message": "HTTP 404 Not Found"}
+
+    def _posted(
+        self, subject: str, given: dict[str, Any], *, is_new: bool
+    ) -> tuple[HTTPStatus, dict[str, Any]]:
+        """Return the version of a schema in a subject, which is registered where it is new."""
+        versions = self._subjects.get(subject, [])
+        number = next((each for each in versions if self._schemas[each] == given), None)
+        if number is None and is_new:
+            if self.refusal is not None:
+                return HTTPStatus.CONFLICT, {"error_code": 409, "message": self.refusal}
+            number = self.register(subject, **given)
+        if number is None:
+            if subject in self._subjects:
+                return _missing(40403, "Schema not found")
+            return _missing(40401, f"Subject '{subject}' not found.")
+        place = self._subjects[subject].index(number) + 1
+        return HTTPStatus.OK, self._registered(number, {"version": place, "subject": subject})
 
     def _version(self, subject: str, version: str) -> tuple[HTTPStatus, dict[str, Any]]:
         numbers = self._subjects.get(subject)
@@ -152,6 +169,10 @@ class RegistryServer:
 
     def _registered(self, number: int, entry: dict[str, Any]) -> dict[str, Any]:
         return {**self._schemas[number], "id": number, "guid": self.guid(number), **entry}
+
+
+def _schema_in(body: bytes) -> dict[str, Any]:
+    return {key: value for key, value in json.loads(body).items() if value}
 
 
 def _missing(code: int, message: str) -> tuple[HTTPStatus, dict[str, Any]]:

@@ -1,17 +1,25 @@
-"""The ``registry`` section, and the reader's schema of a channel."""
+"""The ``registry`` section, the reader's schema of a channel, and the writer's of a sink."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
 from headrace.config.errors import FieldConflict
 from headrace.config.models.base import Reconnects, Restarts, Section, TlsFiles
 from headrace.config.models.oauth import OauthTokens
-from headrace.config.types.scalars import Count, FieldType, FreeText, LocalPath, OneOrMore, Text
+from headrace.config.types.scalars import (
+    Count,
+    FieldType,
+    Flag,
+    FreeText,
+    LocalPath,
+    OneOrMore,
+    Text,
+)
 from headrace.config.types.secrets import Properties, PropertyValue, SecretValue, reveal_all
 from headrace.config.types.units import Duration
 
@@ -151,3 +159,98 @@ class ReaderSchemaConfig(Section):
             yield FieldConflict((other,), f"is given beside {given[0]}; give one of them")
         if "version" in self.model_fields_set and self.subject is None:
             yield FieldConflict(("version",), "is of a subject; give subject, or leave it out")
+
+
+RecordName = Annotated[
+    str,
+    Text(
+        "a name of letters, digits and _, in a namespace such as shop.Order",
+        r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*",
+    ),
+]
+
+
+class WriterSchemaConfig(Section):
+    """The schema that values are written by.
+
+    Without ``file``, ``text``, ``subject`` or ``id`` it is made of the columns of a result.
+    """
+
+    file: Restarts[LocalPath | None] = None
+    """A file: a schema of Avro or of JSON, or of Protobuf a set of descriptors, as protoc
+    --include_imports --descriptor_set_out writes it."""
+
+    text: Restarts[FreeText | None] = None
+    """The schema itself, in place of a file; of Avro or of JSON."""
+
+    subject: Restarts[FreeText | None] = None
+    """A subject that the registry has, whose schema is taken in place of a file."""
+
+    version: Restarts[Annotated[int | str, SchemaVersion()]] = "latest"
+    """The version of subject. latest is looked up at each start of the channel."""
+
+    id: Restarts[Count | None] = None
+    """The id of the schema in the registry, in place of a subject."""
+
+    message: Restarts[FreeText | None] = None
+    """The full name of the message, with encode: protobuf; null: the schema's first."""
+
+    name: Restarts[RecordName | None] = None
+    """The full name of the record or the message that is made of columns; null: the topic's."""
+
+    subject_name: Restarts[Literal["topic", "record", "topic_record"]] = "topic"
+    """The subject that a schema is registered under: the topic's name and -value (topic), the full
+    name of the record or message (record), or both with - between (topic_record)."""
+
+    register_schema: Restarts[Flag] = Field(default=True, alias="register")
+    """Register a schema that the registry does not have; false: it must exist."""
+
+    normalize: Restarts[Flag] = False
+    """Ask the registry to compare schemas in its own form."""
+
+    @property
+    def named(self) -> str:
+        """Return how errors name the schema."""
+        if self.file is not None:
+            return str(self.file)
+        if self.id is not None:
+            return f"id {self.id}"
+        if self.subject is not None:
+            return f"{self.subject}, version {self.version}"
+        return "of text" if self.text is not None else "of the columns"
+
+    @property
+    def is_registered(self) -> bool:
+        """Return whether the registry has the schema already."""
+        return self.subject is not None or self.id is not None
+
+    @property
+    def is_derived(self) -> bool:
+        """Return whether the schema is made of columns."""
+        return self.file is None and self.text is None and not self.is_registered
+
+    def conflicts(self) -> Iterator[FieldConflict]:
+        sources = ("file", "text", "subject", "id")
+        given = [name for name in sources if getattr(self, name) is not None]
+        for other in given[1:]:
+            yield FieldConflict((other,), f"is given beside {given[0]}; give one of them")
+        if "version" in self.model_fields_set and self.subject is None:
+            yield FieldConflict(("version",), "is of a subject; give subject, or leave it out")
+        for field, key in (
+            ("subject_name", "subject_name"),
+            ("register_schema", "register"),
+            ("normalize", "normalize"),
+        ):
+            if self.is_registered and field in self.model_fields_set:
+                yield FieldConflict(
+                    (key,),
+                    f"is for a schema that the registry lacks, and {given[0]} is of one "
+                    "that it has; leave one of them out",
+                )
+        if self.name is not None and not self.is_derived:
+            yield FieldConflict(
+                ("name",),
+                f"is of a schema that is made of columns, and {given[0]} has its own; leave it out",
+            )
+        if self.message is not None and self.is_derived:
+            yield FieldConflict(("message",), "is of a schema that there is; give file, or name")

@@ -30,6 +30,7 @@ from headrace.config.models.channel import ChannelConfig
 from headrace.config.models.kafka import KafkaConfig, unknown_to_java
 from headrace.config.models.processor import MicroBatchConfig, SparkConfig
 from headrace.config.models.registry import RegistryConfig
+from headrace.config.models.sink import single_sinks
 from headrace.config.models.topology import TOPOLOGY, TopologySection, with_channels
 from headrace.config.models.zookeeper import ZooKeeperConfig
 from headrace.config.types.scalars import Flag, FreeText, LocalPath, Name, OneOrMore, Port
@@ -37,6 +38,8 @@ from headrace.config.types.units import Duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from headrace.config.errors import Steps
 
 
 class LoggingConfig(Section):
@@ -107,7 +110,7 @@ class Config(Section):
     """The ZooKeeper ensemble."""
 
     registry: Reconnects[RegistryConfig | None] = None
-    """The schema registry, for channels with decode: avro, protobuf or json_schema; null:
+    """The schema registry, for channels with decode or encode: avro, protobuf or json_schema; null:
     none."""
 
     spark: Rebuilds[SparkConfig] = SparkConfig()
@@ -183,14 +186,22 @@ class Config(Section):
 
     def _without_registry(self) -> Iterator[FieldConflict]:
         """Yield channels that need a schema registry where there is none."""
+        if self.registry is not None:
+            return
         for name, channel in self.channels.items():
+            found: list[tuple[Steps, str]] = []
             chosen = channel.processor
-            if self.registry is not None or not isinstance(chosen, MicroBatchConfig):
-                continue
-            if chosen.takes_registry:
+            if isinstance(chosen, MicroBatchConfig) and chosen.takes_registry:
+                found.append((("processor", "decode"), chosen.decode))
+            for steps, sink in single_sinks(channel.sink).items():
+                if sink.takes_registry is not None:
+                    found.append(
+                        ((*steps, sink.takes_registry), getattr(sink, sink.takes_registry))
+                    )
+            for steps, said in found:
                 yield FieldConflict(
-                    ("channels", name, "processor", "decode"),
-                    f"is {chosen.decode}, whose values name their schemas by ids of a registry; "
+                    ("channels", name, *steps),
+                    f"is {said}, whose values name their schemas by ids of a registry; "
                     "give registry.url",
                 )
 

@@ -12,9 +12,10 @@ from headrace.core.plugins import PluginKind
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping
 
-    from headrace.config.errors import FieldConflict, Steps
+    from headrace.config.errors import ConfigProblem, FieldConflict, Steps
     from headrace.config.models.channel import ChannelConfig
     from headrace.config.models.kafka import KafkaConfig
+    from headrace.config.models.registry import RegistryConfig
     from headrace.core.extras import Extra
     from headrace.core.findings import Finding
 
@@ -25,12 +26,14 @@ T = TypeVar("T")
 class SinkSite:
     """The channel that a sink is built for: its group, and the name of this member.
 
-    ``kafka`` is the cluster that the channel reads.
+    ``kafka`` is the cluster that the channel reads, ``registry`` has the schemas of values, None
+    where there is none.
     """
 
     member: str
     group: str
     kafka: KafkaConfig
+    registry: RegistryConfig | None = None
     _shared: dict[Hashable, Any] = field(default_factory=dict)
 
     def share(self, key: Hashable, make: Callable[[], T]) -> T:
@@ -109,6 +112,11 @@ class SinkConfig(Section):
         return ()
 
     @property
+    def takes_registry(self) -> str | None:
+        """Return the key by which values are written by schemas of a registry; None: none are."""
+        return None
+
+    @property
     def code(self) -> str | None:
         """Return the import path of users' code, which a reload follows; None: it names none."""
         return None
@@ -139,6 +147,10 @@ class SinkConfig(Section):
     def conflicts_in(self, channel: ChannelConfig, at: Steps) -> Iterator[FieldConflict]:
         """Yield what does not fit the channel around it; ``at`` leads from that to this section."""
         del channel, at
+        yield from ()
+
+    def refused(self) -> Iterator[ConfigProblem]:
+        """Yield what the start would fail for, by its place in this section. Asks no server."""
         yield from ()
 
     def check(self) -> Iterator[Finding]:

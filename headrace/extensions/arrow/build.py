@@ -24,7 +24,7 @@ def build_arrow(chosen: ArrowProcessorConfig, site: ProcessorSite) -> BatchProce
         ConfigError: the sink's path cannot be used.
     """
     channel = site.channel
-    sink = open_sink(channel, site.member, site.kafka)
+    sink = open_sink(channel, site.member, site.kafka, site.registry)
     calls = CallWatch(None if site.state is None else site.state / "call")
     reducer = WatchedReducer(load_arrow_reducer(chosen.reducer), calls)
     engine = ArrowEngine(reducer, decode(chosen, channel.rejects, site.registry), calls)

@@ -30,7 +30,7 @@ def build_spark(chosen: SparkProcessorConfig, site: ProcessorSite) -> BatchProce
         ConfigError: the sink's path cannot be used, or Spark cannot be told how to reach Kafka.
     """
     channel = site.channel
-    sink = open_sink(channel, site.member, site.kafka)
+    sink = open_sink(channel, site.member, site.kafka, site.registry)
     runtime, source = site.spark(), _input(channel, site.kafka)
     for each in config.single_sinks(channel.sink).values():
         if each.code is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,15 +10,13 @@ import pyarrow.compute as pc
 
 from headrace.extensions.streams.columns import Evaluated
 from headrace.extensions.streams.types import Kind
+from headrace.formats.json_texts import iso_texts, quoted, text_of, with_point
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from headrace.extensions.streams.rows import Row
     from headrace.extensions.streams.types import Type
-
-#: What JSON writes with a backslash.
-_ESCAPED = r'["\\\x00-\x1f]'
 
 
 def encode_rows(
@@ -61,7 +58,7 @@ def _objects(
     parts: list[Any] = []
     for name, values, kind in zip(names, arrays, types, strict=True):
         start = "{" if not parts else ","
-        parts += [f"{start}{_text(name)}:", json_texts(values, kind, name, faults)]
+        parts += [f"{start}{text_of(name)}:", json_texts(values, kind, name, faults)]
     return pc.binary_join_element_wise(*parts, "}", "", null_handling="emit_null")
 
 
@@ -82,18 +79,12 @@ def json_texts(values: pa.Array, kind: Type, path: str, faults: dict[int, str]) 
 def _scalars(values: pa.Array, kind: Type, path: str, faults: dict[int, str]) -> pa.Array:
     match kind.kind:
         case Kind.TEXT:
-            return _quoted(values)
+            return quoted(values)
         case Kind.DATETIME:
-            texts = pc.replace_substring(
-                values.cast(pa.string()), pattern=" ", replacement="T", max_replacements=1
-            )
-            return pc.binary_join_element_wise('"', texts, '"', "")
+            return pc.binary_join_element_wise('"', iso_texts(values), '"', "")
         case Kind.FLOAT:
             _find_infinite(values, path, faults)
-            # a reader that tells floats from integers gets a float
-            return pc.replace_substring_regex(
-                values.cast(pa.string()), pattern="^(-?[0-9]+)$", replacement=r"\1.0"
-            )
+            return with_point(values)
     return values.cast(pa.string())
 
 
@@ -105,19 +96,6 @@ def _find_infinite(values: pa.Array, path: str, faults: dict[int, str]) -> None:
     for place in places.tolist():
         number = values[place].as_py()
         faults[place] = f"{path} is {number}, which JSON has no number for; filter such rows out"
-
-
-def _quoted(values: pa.Array) -> pa.Array:
-    is_escaped = pc.match_substring_regex(values, pattern=_ESCAPED)
-    if not pc.any(is_escaped, min_count=0).as_py():
-        return pc.binary_join_element_wise('"', values, '"', "")
-    different = values.dictionary_encode()
-    made = pa.array(map(_text, different.dictionary.to_pylist()), pa.string())
-    return made.take(different.indices)
-
-
-def _text(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
 
 
 def _lists(values: pa.Array, item: Type, path: str, faults: dict[int, str]) -> pa.Array:

@@ -65,7 +65,7 @@ _SIMPLE = {
     FieldDescriptor.TYPE_SINT64: (Kind.ZIGZAG64, pa.int64()),
 }
 
-_TIMESTAMP = "google.protobuf.Timestamp"
+TIMESTAMP = "google.protobuf.Timestamp"
 WRAPPERS = {
     f"google.protobuf.{name}Value"
     for name in (
@@ -216,7 +216,7 @@ class _Making:
                 self._enum(of, struct)
             return kind
         message = of.message_type
-        if message.full_name == _TIMESTAMP:
+        if message.full_name == TIMESTAMP:
             struct.kind = Kind.TIME
             self.columns += 1
             return pa.timestamp("us", tz="UTC")

@@ -137,7 +137,7 @@ def test_a_version_without_an_id_is_no_schema(server: RegistryServer) -> None:
     """A subject's version comes with the number of its schema, or not at all."""
     server.register("orders-value", TEXT)
     server.body = json.dumps({"schema": TEXT, "id": "7"}).encode()
-    with pytest.raises(RegistryError, match="answered with a version without an id"):
+    with pytest.raises(RegistryError, match="answered with no id of a schema"):
         registry(server).version("orders-value", "latest")
 
 

@@ -100,6 +100,53 @@ def test_the_topic_of_the_sink_wins(transactions: Transactions) -> None:
     assert [record.topic for record in committed(transactions, rows, topic=None)] == ["mine"]
 
 
+class Writer:
+    """Writes each struct as the topic and its one field."""
+
+    format = "avro"
+
+    def __init__(self) -> None:
+        self.opened: list[str | None] = []
+
+    def open(self, topic: str | None) -> None:
+        """Note it."""
+        self.opened.append(topic)
+
+    def written(self, rows: pa.ChunkedArray, topics: pa.ChunkedArray | str) -> pa.ChunkedArray:
+        """Return the values of rows; null stays null."""
+        names = [topics] * len(rows) if isinstance(topics, str) else topics.to_pylist()
+        made = [
+            None if row is None else f"{name}:{row['id']}".encode()
+            for row, name in zip(rows.to_pylist(), names, strict=True)
+        ]
+        return pa.chunked_array([pa.array(made, pa.large_binary())])
+
+
+@pytest.mark.parametrize("topic", ["out", None])
+def test_structs_are_written_by_the_writer(transactions: Transactions, topic: str | None) -> None:
+    """The writer is opened with the sink's topic, and told where each row goes."""
+    writer: Any = Writer()
+    sink = KafkaSink(transactions, topic, writer)
+    sink.open()
+    assert writer.opened == [topic]
+    rows = pa.table({"value": [{"id": 5}, None], "topic": ["a", "b"], "key": ["k", "l"]})
+    sink.commit(sink.stage(micro_batch("one"), rows), [SHARE])
+    ((_, records),) = transactions.done
+    first = topic or "a"
+    assert records == [
+        ResultRecord(first, f"{first}:5".encode(), b"k"),
+        ResultRecord(topic or "b", None, b"l"),
+    ]
+
+
+def test_a_sink_with_a_writer_asks_for_structs(transactions: Transactions) -> None:
+    """The example of a missing column is one that a writer takes."""
+    writer: Any = Writer()
+    sink = KafkaSink(transactions, "out", writer)
+    with pytest.raises(ResultMisfitError, match=r"for instance struct\('\*'\) as value"):
+        sink.stage(micro_batch("one"), pa.table({"key": ["k"]}))
+
+
 @pytest.mark.parametrize("rows", [None, pa.table({})])
 def test_no_result_moves_the_offsets_only(
     transactions: Transactions, rows: pa.Table | None
