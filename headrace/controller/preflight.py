@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.config import single_sinks
-from headrace.config.models.processor import MicroBatchConfig
 from headrace.core.extras import Extra
 
 if TYPE_CHECKING:
@@ -40,10 +39,10 @@ def preflight(config: Config) -> Iterator[ConfigProblem]:
 
 def _schema_file(processor: ProcessorConfig) -> Iterator[ConfigProblem]:
     """Yield why a file is no schema to read by."""
-    chosen = processor.reader_schema if isinstance(processor, MicroBatchConfig) else None
-    if not isinstance(processor, MicroBatchConfig) or chosen is None or chosen.file is None:
+    chosen = processor.reads_by
+    if processor.framed is None or chosen is None or chosen.file is None:
         return
-    if processor.decode == "avro":
+    if processor.framed[1] == "avro":
         from headrace.formats.avro import reader as avro  # noqa: PLC0415 - few channels have Avro
 
         fault = avro.file_fault(chosen.file)

@@ -10,17 +10,21 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from headrace.core.columns import HEADERS
 from headrace.core.errors import ImportPathError, RetryableError
 from headrace.core.imports import load_factory
 from headrace.core.user_text import describe_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
 #: Decoders that this process has made, by the token of the :class:`CustomDecoder`. A channel has
 #: one for as long as it runs; older ones are of channels that started again.
 _MADE: OrderedDict[str, Callable[[bytes], Any]] = OrderedDict()
 _MOST_MADE = 64
+
+#: Rows that are objects at once, where a reducer takes them one by one.
+_AT_A_TIME = 1024
 _GUARD = threading.Lock()
 
 
@@ -38,6 +42,20 @@ class ColumnDecoder(Protocol):
 
         ``values`` are binary or large_binary. A null is a tombstone, and like a value that is bad
         it is a row of null. Fields are found by their names.
+
+        Raises:
+            RetryableError: it cannot work now: the batch is delivered again.
+        """
+
+
+@runtime_checkable
+class ObjectDecoder(Protocol):
+    """A decoder of ours that makes an object of each of many values, which fit no columns."""
+
+    def objects(self, values: pa.Array) -> tuple[Sequence[Any], Mapping[int, str]]:
+        """Return what each value is, and by their places why others are nothing. Any thread.
+
+        A tombstone, and a value that is bad, is None.
 
         Raises:
             RetryableError: it cannot work now: the batch is delivered again.
@@ -84,19 +102,21 @@ class CustomDecoder:
             self._factory = load_factory(self.path, self._options)
         self._decoder()
 
-    def __call__(self, value: bytes) -> Any:
-        """Return what the decoder makes of a value.
+    def __call__(self, value: bytes, headers: Sequence[Mapping[str, Any]] | None = None) -> Any:
+        """Return what the decoder makes of a value; ``headers`` are those of its record.
 
         Raises:
             RetryableError: it said so, or cannot be made in this process: no record is to blame.
             ValueError: it raised something else.
         """
         decoder = self._made()
-        if isinstance(decoder, ColumnDecoder):
-            rows, bad = self.columns(pa.array([value], pa.binary()))
-            if bad:
-                raise ValueError(bad[0])
-            return rows[0].as_py()
+        if isinstance(decoder, ColumnDecoder | ObjectDecoder):
+            ((found, reason),) = self.objects(
+                pa.array([value], pa.binary()), pa.array([headers], HEADERS)
+            )
+            if reason is not None:
+                raise ValueError(reason)
+            return found
         try:
             return decoder(value)
         except RetryableError:
@@ -128,6 +148,27 @@ class CustomDecoder:
         except (Exception, SystemExit) as error:
             raise RetryableError(f"{self.path} raised {describe_error(error)}") from error
 
+    def objects(self, values: pa.Array, headers: pa.Array) -> Iterator[tuple[Any, str | None]]:
+        """Yield what each value is read as, None for a tombstone, and why it is not.
+
+        That is for a decoder that takes many values at once. Maps are dictionaries, and rows are
+        objects a few at a time.
+
+        Raises:
+            RetryableError: as :meth:`columns`, before the first.
+        """
+        decoder = self._made()
+        if isinstance(decoder, ObjectDecoder):
+            found, why = decoder.objects(values)
+            yield from ((each, why.get(place)) for place, each in enumerate(found))
+            return
+        rows, bad = self.columns(values, headers)
+        reasons = dict(bad)
+        for start in range(0, len(rows), _AT_A_TIME):
+            part = rows.slice(start, _AT_A_TIME).to_pylist(maps_as_pydicts="lossy")
+            for place, row in enumerate(part, start):
+                yield row, reasons.get(place)
+
     def _made(self) -> Any:
         found = _MADE.get(self._token)
         if found is not None:
@@ -154,7 +195,7 @@ class CustomDecoder:
                 f"{self.path!r} with options {sorted(self._options)} failed: "
                 f"{describe_error(error)}"
             ) from error
-        if not callable(made) and not isinstance(made, ColumnDecoder):
+        if not callable(made) and not isinstance(made, ColumnDecoder | ObjectDecoder):
             raise ImportPathError(
                 f"{self.path!r} returned a {type(made).__name__}; it must return a function of "
                 "a record's bytes"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from headrace.core.decoders import CustomDecoder
 from headrace.core.errors import ConfigError
+from headrace.core.misfits import explained
 from headrace.formats.bodies import NOT_FRAMED, Framed, Reasons, looked_up
 from headrace.formats.json_values import JsonDecoder
 from headrace.formats.registry import SchemaRegistry, settings_of
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from headrace.formats.registry import RegistrySettings
 
 _FACTORY = "headrace.formats.json_schema:json_schema_decoder"
+_VALUES_FACTORY = "headrace.formats.json_schema:json_values_decoder"
 
 _SIMPLE = {
     pa.bool_(),
@@ -74,6 +77,66 @@ def _others(kind: pa.DataType, place: str) -> Iterator[tuple[str, pa.DataType]]:
         yield place, kind
 
 
+def json_values_decoder(registry: RegistrySettings) -> JsonValuesDecoder:
+    """Return the decoder of one process. Nothing is asked of the registry yet."""
+    return JsonValuesDecoder(SchemaRegistry(registry))
+
+
+def values_decoder_of(registry: RegistryConfig) -> CustomDecoder:
+    """Return the decoder of a channel that takes values as they are, without columns."""
+    return CustomDecoder(_VALUES_FACTORY, {"registry": settings_of(registry)})
+
+
+class JsonValuesDecoder:
+    """Reads documents in JSON that have a frame: an ObjectDecoder. Any thread.
+
+    It blocks where an id is new.
+    """
+
+    def __init__(self, registry: SchemaRegistry) -> None:
+        self._registry = registry
+
+    def objects(self, values: pa.Array) -> tuple[list[Any], Mapping[int, str]]:
+        """Return what each value says, and by their places why others say nothing.
+
+        Raises:
+            RetryableError: the registry does not say now what a schema is.
+        """
+        framed = Framed(values)
+        reasons, read = _unread(framed, self._registry)
+        found: list[Any] = []
+        for place, body in enumerate(framed.bodies(read).to_pylist()):
+            document = None
+            if body is not None:
+                try:
+                    document = json.loads(body)
+                except (ValueError, RecursionError) as error:
+                    reason = explained(error, body)
+                    reasons[place] = f"schema id {framed.ids[place].as_py()}: {reason}"
+            found.append(document)
+        return found, reasons
+
+
+def _unread(framed: Framed, registry: SchemaRegistry) -> tuple[dict[int, str], list[int]]:
+    """Return why values are not in JSON, by their places, and the ids of those that are.
+
+    Raises:
+        RetryableError: the registry does not say now what a schema is.
+    """
+    reasons = dict.fromkeys(framed.bad, NOT_FRAMED)
+    read = []
+    for number, found in looked_up(registry, framed.known).items():
+        wrong = found if isinstance(found, str) else None
+        if not isinstance(found, str) and found.kind != "JSON":
+            wrong = f"it is of type {found.kind}, not JSON"
+        if wrong is None:
+            read.append(number)
+        else:
+            reason = f"schema id {number}: {wrong}"
+            reasons.update(dict.fromkeys(framed.places(number), reason))
+    return reasons, read
+
+
 class JsonSchemaDecoder:
     """Makes rows of objects in JSON that have a frame. Any thread; blocks where an id is new.
 
@@ -93,17 +156,7 @@ class JsonSchemaDecoder:
             RetryableError: the registry does not say now what a schema is.
         """
         framed = Framed(values)
-        reasons = dict.fromkeys(framed.bad, NOT_FRAMED)
-        read = []
-        for number, found in looked_up(self._registry, framed.known).items():
-            wrong = found if isinstance(found, str) else None
-            if not isinstance(found, str) and found.kind != "JSON":
-                wrong = f"it is of type {found.kind}, not JSON"
-            if wrong is None:
-                read.append(number)
-            else:
-                reason = f"schema id {number}: {wrong}"
-                reasons.update(dict.fromkeys(framed.places(number), reason))
+        reasons, read = _unread(framed, self._registry)
         bodies = framed.bodies(read)
         rows, bad = self._values.read(bodies)
 

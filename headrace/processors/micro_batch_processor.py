@@ -66,11 +66,7 @@ def decode(
     """
     treating = _treating(rejects)
     if chosen.has_reader:
-        if registry is None or chosen.reader_schema is None:
-            raise ConfigError(
-                [f"decode: {chosen.decode} needs the section registry, and reader_schema"]
-            )
-        framed = _reader_of(chosen.decode)(chosen.reader_schema, registry)
+        framed = reading_decoder("decode", chosen.decode, chosen.reader_schema, registry)
         return Decode(Decoding.CUSTOM, None, treating, framed)
     how = Timestamps(chosen.timestamps)
     if chosen.decode == "json_schema":
@@ -86,13 +82,34 @@ def decode(
     return Decode(Decoding.CUSTOM, chosen.ddl, treating, custom)
 
 
-def _reader_of(format_: str) -> Callable[[ReaderSchemaConfig, RegistryConfig], CustomDecoder]:
+def reading_decoder(
+    field: str,
+    format_: str,
+    schema: ReaderSchemaConfig | None,
+    registry: RegistryConfig | None,
+) -> CustomDecoder:
+    """Return what reads Avro or Protobuf by a schema, which may take the registry now.
+
+    ``field`` is the key that names the format.
+
+    Raises:
+        ConfigError: the reader's schema cannot be used.
+        StartError: the registry does not have it, or does not answer, or an extra is missing.
+    """
+    if registry is None or schema is None:
+        raise ConfigError([f"{field}: {format_} needs the section registry, and reader_schema"])
+    return _reader_of(format_, field)(schema, registry)
+
+
+def _reader_of(
+    format_: str, field: str
+) -> Callable[[ReaderSchemaConfig, RegistryConfig], CustomDecoder]:
     """Return what makes decoders of a format; imported late, as few channels have one."""
     if format_ == "avro":
         from headrace.formats.avro import reader as avro  # noqa: PLC0415
 
         return avro.decoder_of
-    with required(Extra.PROTOBUF, "decode: protobuf"):
+    with required(Extra.PROTOBUF, f"{field}: protobuf"):
         from headrace.formats.protobuf import reader as protobuf  # noqa: PLC0415
     return protobuf.decoder_of
 

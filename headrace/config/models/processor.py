@@ -114,6 +114,29 @@ def only_of_decoder(field: str, *ours: str) -> Mapping[str, tuple[OnlyWith, ...]
     return {"decoder_options": (own,)}
 
 
+#: Formats whose values name their schemas by ids of a registry, and those with a reader's schema.
+FRAMED = ("avro", "protobuf", "json_schema")
+READER = FRAMED[:2]
+
+
+def reader_conflicts(
+    field: str, chosen: str, schema: ReaderSchemaConfig | None
+) -> Iterator[FieldConflict]:
+    """Yield why values of a format cannot be read by a schema; ``field`` names the format."""
+    if chosen in READER and schema is None:
+        yield FieldConflict(
+            ("reader_schema",),
+            f"is missing; {field}: {chosen} needs the schema to read by, as in "
+            "reader_schema: {subject: orders-value}",
+        )
+    named = None if schema is None else schema.message
+    if chosen == "avro" and named is not None:
+        yield FieldConflict(
+            ("reader_schema", "message"),
+            f"is {named}, and exists only with {field}: protobuf; leave it out",
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessorSite:
     """The channel that a processor is built for, and what the process has for it.
@@ -218,6 +241,19 @@ class ProcessorConfig(Section):
     @property
     def decoder(self) -> CustomDecoding | None:
         """Return the decoder of users' own, None where the decoding is one of ours."""
+        return None
+
+    @property
+    def framed(self) -> tuple[str, str] | None:
+        """Return the key that says how values are read, and the format, one of :data:`FRAMED`.
+
+        None: values do not name their schemas.
+        """
+        return None
+
+    @property
+    def reads_by(self) -> ReaderSchemaConfig | None:
+        """Return the reader's schema, None where there is none."""
         return None
 
     @property
@@ -343,9 +379,9 @@ class MicroBatchConfig(MergingConfig):
     """A processor that merges batches into micro-batches and decodes their values."""
 
     only: ClassVar = {
-        **only_of_decoder("decode", "none", "json", "json_schema", "avro", "protobuf"),
+        **only_of_decoder("decode", "none", "json", *FRAMED),
         "schema": (OnlyWith.none_of("decode", "none", "avro", "protobuf", example="decode: json"),),
-        "reader_schema": (OnlyWith.one_of("decode", "avro", "protobuf"),),
+        "reader_schema": (OnlyWith.one_of("decode", *READER),),
         "timestamps": (OnlyWith.one_of("decode", "json", "json_schema"),),
     }
 
@@ -388,27 +424,19 @@ class MicroBatchConfig(MergingConfig):
     @property
     def has_reader(self) -> bool:
         """Return whether a schema of Avro or of Protobuf gives the columns."""
-        return self.decode in {"avro", "protobuf"}
+        return self.decode in READER
 
     @property
-    def takes_registry(self) -> bool:
-        """Return whether values name their schemas by ids of a registry."""
-        return self.has_reader or self.decode == "json_schema"
+    def framed(self) -> tuple[str, str] | None:
+        return ("decode", self.decode) if self.decode in FRAMED else None
+
+    @property
+    def reads_by(self) -> ReaderSchemaConfig | None:
+        return self.reader_schema
 
     def conflicts(self) -> Iterator[FieldConflict]:
         yield from super().conflicts()
-        if self.has_reader and self.reader_schema is None:
-            yield FieldConflict(
-                ("reader_schema",),
-                f"is missing; decode: {self.decode} needs the schema to read by, as in "
-                "reader_schema: {subject: orders-value}",
-            )
-        named = None if self.reader_schema is None else self.reader_schema.message
-        if self.decode == "avro" and named is not None:
-            yield FieldConflict(
-                ("reader_schema", "message"),
-                f"is {named}, and exists only with decode: protobuf; leave it out",
-            )
+        yield from reader_conflicts("decode", self.decode, self.reader_schema)
         if self.decode != "none" and not self.has_reader and self.ddl is None:
             yield FieldConflict(
                 ("schema",), f"is missing; decode: {self.decode} needs the columns to decode"

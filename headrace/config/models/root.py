@@ -28,7 +28,7 @@ from headrace.config.models.base import (
 )
 from headrace.config.models.channel import ChannelConfig
 from headrace.config.models.kafka import KafkaConfig, unknown_to_java
-from headrace.config.models.processor import MicroBatchConfig, SparkConfig
+from headrace.config.models.processor import SparkConfig
 from headrace.config.models.registry import RegistryConfig
 from headrace.config.models.sink import single_sinks
 from headrace.config.models.topology import TOPOLOGY, TopologySection, with_channels
@@ -191,8 +191,9 @@ class Config(Section):
         for name, channel in self.channels.items():
             found: list[tuple[Steps, str]] = []
             chosen = channel.processor
-            if isinstance(chosen, MicroBatchConfig) and chosen.takes_registry:
-                found.append((("processor", "decode"), chosen.decode))
+            if chosen.framed is not None:
+                key, said = chosen.framed
+                found.append((("processor", key), said))
             for steps, sink in single_sinks(channel.sink).items():
                 if sink.takes_registry is not None:
                     found.append(

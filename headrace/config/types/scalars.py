@@ -266,8 +266,12 @@ ColumnDecoder = Annotated[
 ]
 ValueDecoder = Annotated[
     str,
-    Text(f"json, string, bytes, {_FACTORY_TEXT}", _FACTORY_PATTERN),
-    AfterValidator(_factory_of(PluginKind.DECODER, "json", "string", "bytes")),
+    Text(f"json, string, bytes, json_schema, avro, protobuf, {_FACTORY_TEXT}", _FACTORY_PATTERN),
+    AfterValidator(
+        _factory_of(
+            PluginKind.DECODER, "json", "string", "bytes", "json_schema", "avro", "protobuf"
+        )
+    ),
 ]
 
 #: Where a key is found in a record: its own, a field of its value, a header, or what code says.

@@ -46,11 +46,16 @@ def from_json(data: bytes) -> Any:
     return json.loads(data)  # what begins with white space or a mark, or is no JSON
 
 
-def why_unread(error: BaseException, value: bytes, *, is_own: bool) -> BaseException:
+def why_unread(
+    error: BaseException, value: bytes, *, is_own: bool, is_framed: bool = False
+) -> BaseException:
     """Return the error that says why a value cannot be read, with the code that letters count by.
 
-    ``is_own``: a decoder of the user's own raised the error.
+    ``is_own``: a decoder of the user's own raised the error; ``is_framed``: one of ours, whose
+    values name their schemas.
     """
+    if is_framed and isinstance(error, ValueError):
+        return ValueError(custom_reason(str(error)))
     if is_own or not isinstance(error, Exception):
         return ValueError(custom_reason(describe_error(error)))
     return plain_error(explained(error, value))

@@ -239,10 +239,14 @@ class KeyEvaluation:
         if self._calls is not None and self._hangs(fact, self._calls):
             return None
         try:
-            value = None if fact.value is None else self._reduction.read_value(fact.value)
+            value = None if fact.value is None else self._reduction.read(fact)
         except _UNREADABLE as error:
-            is_own = self._settings.decoder is not None
-            raised = why_unread(error, fact.value or b"", is_own=is_own)
+            raised = why_unread(
+                error,
+                fact.value or b"",
+                is_own=self._settings.decoder is not None,
+                is_framed=self._settings.framed is not None,
+            )
             self._give_up(fact, raised, Stage.VALUE)
             return None
         partition, headers = self._touched.partition, header_pairs(fact.headers)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from headrace.core.decoders import CustomDecoder
     from headrace.extensions.keyed.settings import FoldSettings
 
 #: The classes of a fact's lateness. One that is too late does not reach the reducer.
@@ -45,6 +46,7 @@ class FactColumns:
     def __init__(self, facts: pa.ListArray, settings: FoldSettings) -> None:
         self._ends = pc.subtract(facts.offsets, facts.offsets[0]).to_numpy()
         self._facts = facts.flatten()
+        self._framed = settings.framed
         self._is_unreadable = False
         #: Set where the values of the key that comes next are not to be read here.
         self.is_left_unread = False
@@ -105,8 +107,18 @@ class FactColumns:
 
     def _values(self, read: Callable[[bytes], Any]) -> Iterator[Any]:
         """Return values as they are read; a note is taken where one cannot be."""
+        if self._framed is not None:
+            return self._read_together(self._framed)
         values = listed(self._facts.field("value"))
         return iter(values) if read is DECODERS["bytes"] else self._read(values, read)
+
+    def _read_together(self, decoder: CustomDecoder) -> Iterator[Any]:
+        for value, reason in decoder.objects(
+            self._facts.field("value"), self._facts.field("headers")
+        ):
+            if reason is not None:
+                self._is_unreadable = True
+            yield value
 
     def _read(self, values: Iterable[bytes | None], read: Callable[[bytes], Any]) -> Iterator[Any]:
         for data in values:

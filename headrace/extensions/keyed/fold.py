@@ -46,7 +46,7 @@ def fold_of(
     if reducer is not count:
         return Fold(reducer, settings, calls)
     # a count reads no values
-    settings = replace(settings, value="bytes", decoder=None)
+    settings = replace(settings, value="bytes", decoder=None, framed=None)
     counted = CountInColumns(settings) if CountInColumns.can_count(settings) else None
     return Fold(count if settings.outputs else count_silently, settings, in_columns=counted)
 

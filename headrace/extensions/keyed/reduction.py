@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from headrace.extensions.keyed.api import KeyedReducer, Timer
     from headrace.extensions.keyed.settings import FoldSettings
-    from headrace.extensions.keyed.tables import OutputRow
+    from headrace.extensions.keyed.tables import Fact, OutputRow
 
 #: Bytes of a header beside its name and its value, at most.
 _HEADER_FRAME = 10
@@ -44,12 +44,25 @@ class Reduction:
         self.reducer = reducer
         self.settings = settings
         self.is_batched = is_batched(reducer)
-        self.read_value = settings.decoder or DECODERS[settings.value]
+        self.read_value = settings.framed or settings.decoder or DECODERS[settings.value]
         self.read_state = DECODERS[settings.state]
         self.write_state = ENCODERS[settings.state]
         self._has_text_keys = settings.keys == "string"
         names = settings.outputs
         self._only_output = names[0] if len(names) == 1 else None
+
+    def read(self, fact: Fact) -> Any:
+        """Return the value of a fact, which has one, as the reducer is to see it.
+
+        Raises:
+            RetryableError: it cannot be read now.
+            TypeError, ValueError, RecursionError: it cannot be read.
+        """
+        assert fact.value is not None, "a tombstone is not read"
+        framed = self.settings.framed
+        if framed is not None:
+            return framed(fact.value, fact.headers)
+        return self.read_value(fact.value)
 
     def read_key(self, key: bytes) -> Any:
         """Return a key as the reducer is to see it."""

@@ -13,8 +13,9 @@ from typing_extensions import override
 from headrace.core.columns import HEADERS
 from headrace.core.errors import PoisonRecordError, RetryableError
 from headrace.core.letter_headers import OUR_HEADERS, Failure, LetterHeaders, Stage
+from headrace.core.misfits import custom_reason
 from headrace.core.records import TopicPartition
-from headrace.core.tables import SCHEMA, with_left_out
+from headrace.core.tables import SCHEMA, whole, with_left_out
 from headrace.core.user_text import describe_error, plain_error
 from headrace.extensions.keyed.api import Event
 from headrace.extensions.keyed.codecs import DECODERS, field_of, key_bytes, why_unread
@@ -23,9 +24,10 @@ from headrace.extensions.keyed.tables import in_this_thread
 from headrace.sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from headrace.core.call_watch import CallWatch
+    from headrace.core.decoders import CustomDecoder
     from headrace.extensions.keyed.tables import PartsRunner
     from headrace.sinks.kafka import Transactions
     from headrace.sinks.micro_batch import MicroBatch
@@ -51,7 +53,8 @@ class RekeySettings:
 
     ``key`` is ``key``, ``value.<field>``, ``headers.<name>`` or an import path, whose function
     comes with it. ``dead_letters`` is the topic for ``undecodable: dead_letter``, and ``letters``
-    says what headers they have. ``decoder`` reads values in place of what ``value`` names.
+    says what headers they have. ``decoder`` reads values in place of what ``value`` names, and so
+    does ``framed``, one of ours that reads many at once.
     """
 
     key: str
@@ -61,6 +64,7 @@ class RekeySettings:
     dead_letters: str | None = None
     letters: LetterHeaders = OUR_HEADERS
     decoder: Callable[[bytes], Any] | None = None
+    framed: CustomDecoder | None = None
 
 
 class _Row(NamedTuple):
@@ -73,6 +77,9 @@ class _Row(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: list[dict[str, Any]] | None
+    #: What the value was read as, and why it was not, where all are read at once.
+    read: Any = None
+    fault: str | None = None
 
 
 #: A row of :data:`REKEYED`, without what it has of the record: topic, key and headers.
@@ -102,7 +109,7 @@ class Rekey:
         self.function = function
         # what reads a key or a field of JSON returns in any case
         self.calls = None if function is None and settings.decoder is None else calls
-        self.read_value = settings.decoder or DECODERS[settings.value]
+        self.read_value = settings.framed or settings.decoder or DECODERS[settings.value]
         self.steps = settings.key.split(".")[1:]
 
     def __call__(self, records: pa.Table) -> pa.Table:
@@ -113,18 +120,28 @@ class Rekey:
         ]
         names = ("topic", "partition", "offset", "key", "value", "headers")
         topics, partitions, offsets, *rest = (records.column(n).to_pylist() for n in names)
-        rows = map(_Row, topics, partitions, offsets, times, *rest)
+        columns = [topics, partitions, offsets, times, *rest, *self._read_together(records)]
+        rows = map(_Row, *columns)
         with nullcontext() if self.calls is None else self.calls.job():
             made = [self._make_key(row) for row in rows]
         to, keys, headers = zip(*made, strict=True) if made else ((), (), ())
-        columns = [
+        arrays = [
             pa.array(to, pa.string()),
             pa.array(keys, pa.binary()),
             records.column("value"),
             records.column("timestamp"),
             pa.array(headers, HEADERS),
         ]
-        return pa.Table.from_arrays(columns, schema=REKEYED)
+        return pa.Table.from_arrays(arrays, schema=REKEYED)
+
+    def _read_together(self, records: pa.Table) -> Sequence[Sequence[Any]]:
+        """Return what all values are read as, and why they are not, where that is one call."""
+        framed = self.settings.framed
+        reads = self.function is not None or self.settings.key.startswith("value.")
+        if framed is None or not reads or not records.num_rows:
+            return ()
+        columns = (whole(records.column(name)) for name in ("value", "headers"))
+        return list(zip(*framed.objects(*columns), strict=True))
 
     def _make_key(self, row: _Row) -> _Made:
         if self.calls is not None:
@@ -177,7 +194,7 @@ class Rekey:
         if self.function is not None:
             headers = tuple((each["key"], each["value"]) for each in row.headers or ())
             return self.function(
-                Event(self._read(row.value), row.ts, row.topic, row.partition, row.offset, headers)
+                Event(self._read(row), row.ts, row.topic, row.partition, row.offset, headers)
             )
         if not self.steps:
             return row.key
@@ -185,11 +202,16 @@ class Rekey:
             name = self.settings.key.removeprefix("headers.")
             named = [each["value"] for each in row.headers or () if each["key"] == name]
             return named[-1] if named else None
-        return field_of(self._read(row.value), self.steps)
+        return field_of(self._read(row), self.steps)
 
-    def _read(self, value: bytes | None) -> Any:
+    def _read(self, row: _Row) -> Any:
+        value = row.value
         if value is None:
             return None
+        if self.settings.framed is not None:
+            if row.fault is not None:
+                raise ValueError(custom_reason(row.fault))
+            return row.read
         try:
             return self.read_value(value)
         except RetryableError:

@@ -128,6 +128,7 @@ def _rekeying(channel: ChannelConfig) -> ChannelConfig:
     processor = RekeyProcessorConfig(
         key=chosen.key,
         value=chosen.value,
+        reader_schema=chosen.reader_schema,
         engine=chosen.engine,
         internal=ByKeyTopicConfig(**internal),
         max_records=chosen.max_records,

@@ -14,11 +14,15 @@ from headrace.config.errors import FieldConflict
 from headrace.config.models.base import Hot, OnlyWith, Restarts, Section
 from headrace.config.models.channel import KafkaOffsetsConfig
 from headrace.config.models.processor import (
+    FRAMED,
+    READER,
     CustomDecoding,
     MergingConfig,
     TopicByKey,
     only_of_decoder,
+    reader_conflicts,
 )
+from headrace.config.models.registry import ReaderSchemaConfig
 from headrace.config.models.rejects import KeyedRejects, RejectsModel, RekeyRejects
 from headrace.config.models.sink import single_sinks
 from headrace.config.types.scalars import (
@@ -51,7 +55,10 @@ OWN_KEYS = frozenset({"record", "partition", "constant"})
 FIXED_KEYS = OWN_KEYS - {"record"}
 
 #: How values are read without a decoder of users' own.
-_READ = ("json", "string", "bytes")
+_READ = ("json", "string", "bytes", *FRAMED)
+
+#: The condition of a reader's schema.
+_WITH_READER = {"reader_schema": (OnlyWith.one_of("value", *READER),)}
 
 #: Seconds that a partition has to be quiet at least: less than its end may be known too late.
 SHORTEST_IDLE = 1.0
@@ -213,6 +220,7 @@ class KeyedProcessorConfig(StateProcessorConfig):
 
     only: ClassVar = {
         **only_of_decoder("value", *_READ),
+        **_WITH_READER,
         "options": (OnlyWith.none_of("factory", None, example="factory"),),
         "internal.partitions": (
             OnlyWith.none_of(
@@ -250,11 +258,15 @@ class KeyedProcessorConfig(StateProcessorConfig):
     """The form in which the reducer gets keys."""
 
     value: Restarts[ValueDecoder] = "json"
-    """The form in which the reducer gets values: decoded from JSON, as text, as bytes, or by a
-    decoder of your own: its factory, or the name of a plug-in."""
+    """The form in which the reducer gets values: decoded from JSON, as text, as bytes, or decoded
+    from Avro (avro), Protobuf (protobuf) or JSON with ids of a schema registry (json_schema). The
+    factory of your own decoder, or the name of a plug-in, may stand here."""
 
     decoder_options: Restarts[Annotated[Mapping[str, Any], Options()]] = Field(default={})
     """The keyword arguments of the decoder's factory."""
+
+    reader_schema: Restarts[ReaderSchemaConfig | None] = None
+    """The schema that gives the fields of value: avro and value: protobuf."""
 
     encoding: Restarts[Literal["json", "string", "bytes"]] = "json"
     """The form in which states are stored."""
@@ -336,6 +348,14 @@ class KeyedProcessorConfig(StateProcessorConfig):
     def decoder(self) -> CustomDecoding | None:
         return CustomDecoding.of(self.value, self.decoder_options)
 
+    @property
+    def framed(self) -> tuple[str, str] | None:
+        return ("value", self.value) if self.value in FRAMED else None
+
+    @property
+    def reads_by(self) -> ReaderSchemaConfig | None:
+        return self.reader_schema
+
     @cached_property
     def facts_key(self) -> str:
         """Return where facts have their key from, also where their records come by that key."""
@@ -361,6 +381,7 @@ class KeyedProcessorConfig(StateProcessorConfig):
                 "half a second later",
             )
         yield from _key_conflicts(self.key, self.value)
+        yield from reader_conflicts("value", self.value, self.reader_schema)
         if self.time.startswith("value.") and ":" not in self.time and self.value != "json":
             yield FieldConflict(
                 ("time",),
@@ -452,7 +473,7 @@ class KeyedProcessorConfig(StateProcessorConfig):
     @property
     def extras(self) -> tuple[tuple[Steps, Extra], ...]:
         spark = ((("engine",), Extra.SPARK),) if self.on_spark else ()
-        return ((("type",), Extra.KEYED), *spark)
+        return ((("type",), Extra.KEYED), *spark, *_extras_of(self.value))
 
     def left_out(self, channel: ChannelConfig) -> Iterator[str]:
         rejects = channel.rejects
@@ -499,6 +520,11 @@ def refuse_key(former: str, key: str, changelog: str) -> str | None:
     )
 
 
+def _extras_of(value: str) -> tuple[tuple[Steps, Extra], ...]:
+    """Return what a form of values takes."""
+    return ((("value",), Extra.PROTOBUF),) if value == "protobuf" else ()
+
+
 def _key_conflicts(key: str, value: str) -> Iterator[FieldConflict]:
     if key.startswith("value.") and ":" not in key and value in {"string", "bytes"}:
         yield FieldConflict(
@@ -515,6 +541,7 @@ class RekeyProcessorConfig(MergingConfig):
 
     only: ClassVar = {
         **only_of_decoder("value", *_READ),
+        **_WITH_READER,
         "reload": (
             OnlyWith.none_of("code", None, example="a function as key"),
             OnlyWith.none_of("decoder", None, example="a decoder of your own as value"),
@@ -544,6 +571,9 @@ class RekeyProcessorConfig(MergingConfig):
     decoder_options: Restarts[Annotated[Mapping[str, Any], Options()]] = Field(default={})
     """The keyword arguments of the decoder's factory."""
 
+    reader_schema: Restarts[ReaderSchemaConfig | None] = None
+    """The schema that gives the fields of value: avro and value: protobuf."""
+
     engine: Restarts[Literal["spark", "arrow"]] = "spark"
     """The engine that finds the key: Spark's workers, or this process."""
 
@@ -565,8 +595,17 @@ class RekeyProcessorConfig(MergingConfig):
     def decoder(self) -> CustomDecoding | None:
         return CustomDecoding.of(self.value, self.decoder_options)
 
+    @property
+    def framed(self) -> tuple[str, str] | None:
+        return ("value", self.value) if self.value in FRAMED else None
+
+    @property
+    def reads_by(self) -> ReaderSchemaConfig | None:
+        return self.reader_schema
+
     def conflicts(self) -> Iterator[FieldConflict]:
         yield from _key_conflicts(self.key, self.value)
+        yield from reader_conflicts("value", self.value, self.reader_schema)
 
     def conflicts_in(self, channel: ChannelConfig) -> Iterator[FieldConflict]:
         sink = channel.sink
@@ -597,4 +636,5 @@ class RekeyProcessorConfig(MergingConfig):
 
     @property
     def extras(self) -> tuple[tuple[Steps, Extra], ...]:
-        return ((("engine",), Extra.SPARK),) if self.on_spark else ()
+        spark = ((("engine",), Extra.SPARK),) if self.on_spark else ()
+        return (*spark, *_extras_of(self.value))

@@ -10,6 +10,8 @@ from headrace.core.letter_headers import OUR_HEADERS, LetterHeaders
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headrace.core.decoders import CustomDecoder
+
 
 @dataclass(frozen=True, slots=True)
 class FoldSettings:
@@ -17,7 +19,7 @@ class FoldSettings:
 
     ``grace`` and ``ttl`` are in milliseconds. ``outputs`` are the names that an output may go to,
     ``letters`` says what headers dead letters have. ``decoder`` reads values in place of what
-    ``value`` names.
+    ``value`` names, and so does ``framed``, one of ours that reads many at once.
     """
 
     outputs: tuple[str, ...] = ()
@@ -33,6 +35,7 @@ class FoldSettings:
     max_output: int = 1_000_000
     letters: LetterHeaders = OUR_HEADERS
     decoder: Callable[[bytes], Any] | None = None
+    framed: CustomDecoder | None = None
 
     @property
     def unreadable(self) -> str:

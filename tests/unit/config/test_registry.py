@@ -114,6 +114,53 @@ def test_both_take_a_registry(tmp_path: Path, rest: str) -> None:
     assert any("whose values name their schemas by ids of a registry" in each for each in told)
 
 
+def keyed(rest: str, kind: str = "keyed, reducer: 'a:b'") -> str:
+    """Return channels of which the one is by key; ``rest`` follows in its processor."""
+    out = "sink: {type: kafka, topic: out}"
+    processor = f"processor: {{type: {kind}, engine: arrow, {rest}}}"
+    return f"channels: {{c: {{topics: t, group: g, {processor}, {out}}}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (
+            keyed("value: avro, reader_schema: {id: 1}"),
+            "processor.value: is avro, whose values name their schemas by ids of a registry",
+        ),
+        (
+            keyed("value: json_schema, key: value.id", "rekey"),
+            "processor.value: is json_schema, whose values name their schemas by ids",
+        ),
+        (
+            URL + keyed("value: protobuf"),
+            "reader_schema: is missing; value: protobuf needs the schema to read by",
+        ),
+        (
+            URL + keyed("value: avro, key: value.id", "rekey"),
+            "reader_schema: is missing; value: avro needs the schema to read by",
+        ),
+        (URL + keyed("value: json, reader_schema: {id: 1}"), "reader_schema: exists only with"),
+        (
+            URL + keyed("value: avro, reader_schema: {id: 1}, time: value.at"),
+            "time: is value.at, a field of the value, and value is avro; write value: json",
+        ),
+    ],
+)
+def test_mistakes_of_channels_by_key_are_named(tmp_path: Path, text: str, problem: str) -> None:
+    """A channel that cannot read such values says which key is wrong, and what to write."""
+    told = refused(tmp_path, text)
+    assert any(problem in each.replace(" (line 1)", "").replace(" (line 2)", "") for each in told)
+
+
+def test_a_channel_that_rekeys_reads_by_the_same_schema(tmp_path: Path) -> None:
+    """Both channels that one becomes have the form of values, and the reader's schema."""
+    text = URL + keyed("value: avro, reader_schema: {id: 1}, key: value.id")
+    chosen = [each.processor for each in loaded(tmp_path, text).channels.values()]
+    assert [each.framed for each in chosen] == [("value", "avro")] * 2
+    assert [each.reads_by and each.reads_by.id for each in chosen] == [1, 1]
+
+
 def test_a_file_that_has_no_message_is_named_before_the_start(tmp_path: Path) -> None:
     """A file that is no set of descriptors is refused by the check."""
     text = avro("reader_schema: {file: order.desc}").replace("decode: avro", "decode: protobuf")

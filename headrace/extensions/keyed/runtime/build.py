@@ -43,7 +43,7 @@ def build_keyed(chosen: KeyedProcessorConfig, site: ProcessorSite) -> KeyedProce
     clients = ChannelClients(client_properties(site.kafka), channel.group)
     topics = sink_topics(channel)
     letters = LetterHeaders(channel.rejects.headers, channel.group)
-    decoder = load_decoder(chosen.decoder)
+    decoder = load_decoder(chosen, site.registry)
     outputs = output_names(topics)
     reducer = load_reducer(chosen, outputs)
     phases = phases_of(chosen, reducer)

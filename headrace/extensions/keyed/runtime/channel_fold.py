@@ -99,7 +99,8 @@ class ChannelFold:
             ttl=_milliseconds(chosen.ttl),
             max_row=chosen.state.max_row,
             letters=self._letters,
-            decoder=self._decoder,
+            decoder=None if chosen.framed else self._decoder,
+            framed=self._decoder if chosen.framed else None,
         )
         # what reads a field of JSON returns in any case
         watched = None if chosen.time_function is None else self._watches.here

@@ -49,7 +49,7 @@ def build_rekey(chosen: RekeyProcessorConfig, site: ProcessorSite) -> MicroBatch
     assert target.topic is not None, "the configuration demands it"
     assert isinstance(rejects, RekeyRejects), "the configuration has the processor's"
     topic, properties = target.topic, client_properties(site.kafka)
-    decoder = load_decoder(chosen.decoder)
+    decoder = load_decoder(chosen, site.registry)
     settings = RekeySettings(
         chosen.key,
         topic,
@@ -57,7 +57,8 @@ def build_rekey(chosen: RekeyProcessorConfig, site: ProcessorSite) -> MicroBatch
         rejects.undecodable,
         rejects.topic,
         LetterHeaders(rejects.headers, channel.group),
-        decoder,
+        decoder if chosen.framed is None else None,
+        decoder if chosen.framed is not None else None,
     )
     user_code = _load_key(chosen)
     watches = watch_code(chosen.engine, channel.group, site.state)

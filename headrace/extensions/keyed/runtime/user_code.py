@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from headrace.core.errors import ImportPathError
+from headrace.core.errors import ConfigError, ImportPathError
 from headrace.core.imports import load_callable, make
 from headrace.extensions.keyed.api import Phases
-from headrace.processors.micro_batch_processor import decoder_of
+from headrace.processors.micro_batch_processor import decoder_of, reading_decoder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace.config.models.processor import CustomDecoding
+    from headrace.config.models.registry import RegistryConfig
     from headrace.core.decoders import CustomDecoder
     from headrace.extensions.keyed.api import KeyedReducer
-    from headrace.extensions.keyed.section import KeyedProcessorConfig
+    from headrace.extensions.keyed.section import KeyedProcessorConfig, RekeyProcessorConfig
 
 #: What a keyed reducer is called with.
 _ARGUMENTS = ("key", "state", "facts", "now")
@@ -40,13 +40,28 @@ def load_reducer(
     return found
 
 
-def load_decoder(named: CustomDecoding | None) -> CustomDecoder | None:
+def load_decoder(
+    chosen: KeyedProcessorConfig | RekeyProcessorConfig, registry: RegistryConfig | None
+) -> CustomDecoder | None:
     """Return the decoder that is configured, None where values are read as JSON, text or bytes.
 
+    Of Avro and Protobuf the reader's schema is read now, which may take the ``registry``.
+
     Raises:
+        ConfigError: the reader's schema cannot be used.
+        StartError: the registry does not have it, or does not answer.
         ImportPathError: it cannot be imported or made.
     """
-    decoder = decoder_of(named)
+    if chosen.value == "json_schema":
+        from headrace.formats.json_schema import values_decoder_of  # noqa: PLC0415 - few have it
+
+        if registry is None:
+            raise ConfigError(["value: json_schema needs the section registry"])
+        decoder: CustomDecoder | None = values_decoder_of(registry)
+    elif chosen.framed is not None:
+        decoder = reading_decoder("value", chosen.value, chosen.reader_schema, registry)
+    else:
+        decoder = decoder_of(chosen.decoder)
     if decoder is not None:
         decoder.load()
     return decoder
