@@ -9,6 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.config.models.processor import FRAMED
+from headrace.core.decoders import decoded_rows
+from headrace.core.misfits import custom_reason
 from headrace.extensions.streams.expressions import FieldNode
 from headrace.extensions.streams.types import Kind
 from headrace.formats.json_values import JsonDecoder
@@ -16,6 +19,7 @@ from headrace.formats.json_values import JsonDecoder
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from headrace.core.decoders import CustomDecoder
     from headrace.extensions.streams.expressions import Node
     from headrace.extensions.streams.rows import Field, Row
     from headrace.extensions.streams.types import Type
@@ -24,6 +28,12 @@ if TYPE_CHECKING:
 
 #: How values of a topic are written. For the others than JSON a row has one field.
 CODECS = {"json": None, "string": Kind.TEXT, "bytes": Kind.BYTES}
+
+#: Those of values that are read by ids of a schema registry, and not written.
+_READ = dict.fromkeys(FRAMED)
+
+#: Those of them that have bytes.
+_WITH_BYTES = {"avro", "protobuf"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +44,24 @@ class Decoded:
     faults: Mapping[int, str] = field(default_factory=dict)
 
 
-def check_codec(codec: str, row: type[Row], what: str) -> None:
-    """Return if rows of the class can be written so; ``what`` is what an error names.
+def check_codec(codec: str, row: type[Row], what: str, *, is_read: bool = False) -> None:
+    """Return if rows of the class can be written so, or read; ``what`` is what an error names.
 
     Raises:
-        TypeError: the codec is not known, or does not write such a row.
+        TypeError: the codec is not known, or does not have such a row.
     """
-    if codec not in CODECS:
-        raise TypeError(f"{what}: codec {codec!r} is not known; take {', '.join(CODECS)}")
-    kind = CODECS[codec]
+    known = {**CODECS, **_READ} if is_read else CODECS
+    if codec in _READ and not is_read:
+        raise TypeError(
+            f"{what}: codec {codec!r} is for values that are read; take {', '.join(known)}, or "
+            "let a channel with a Kafka sink write them"
+        )
+    if codec not in known:
+        raise TypeError(f"{what}: codec {codec!r} is not known; take {', '.join(known)}")
+    kind = known[codec]
     fields = row.__fields__
+    if codec in _WITH_BYTES:
+        return
     if kind is None:
         for name, each in fields.items():
             if has_bytes(each.type):
@@ -68,19 +86,32 @@ def has_bytes(kind: Type) -> bool:
 
 
 def decode_values(
-    values: pa.Array, row: type[Row], names: Collection[str], codec: str = "json"
+    values: pa.Array,
+    row: type[Row],
+    names: Collection[str],
+    codec: str = "json",
+    decoder: CustomDecoder | None = None,
 ) -> Decoded:
     """Return fields of a row, by their attributes' names, of values in bytes. Any thread.
 
     What no field in use reads is not looked at. A null, or a value at fault, is null in each field.
+    ``decoder`` reads values that name their schemas.
+
+    Raises:
+        RetryableError: the decoder cannot work now.
     """
     fields = {name: each for name, each in row.__fields__.items() if name in names}
     if not fields:
         return Decoded({})
-    if codec != "json":
+    if codec in CODECS and codec != "json":
         return _decode_plain(values, row, codec)
     kind = pa.struct([_in_json(each) for each in fields.values()])
-    rows, reasons = JsonDecoder(kind).columns(values)
+    if codec == "json":
+        rows, reasons = JsonDecoder(kind).columns(values)
+    else:
+        assert decoder is not None, f"codec {codec} has a decoder"
+        rows, said = decoded_rows(decoder, values, kind)
+        reasons = {place: custom_reason(reason) for place, reason in said.items()}
     present = pc.is_valid(rows).to_numpy(zero_copy_only=False)
     columns: dict[Node, pa.Array] = {}
     faults: dict[int, str] = {}
@@ -108,6 +139,27 @@ def _decode_plain(values: pa.Array, row: type[Row], codec: str) -> Decoded:
                 texts.append(None)
                 faults[place] = f"at byte {error.start}: 0x{value[error.start]:02x} is no UTF-8"
         return Decoded({node: pa.array(texts, pa.string())}, faults)
+
+
+def columns_of_row(row: type[Row]) -> pa.StructType:
+    """Return the columns that values are read as: fields by their names in the values."""
+    return pa.struct([_in_json(each) for each in row.__fields__.values()])
+
+
+def misfits_of(row: type[Row], kind: pa.StructType) -> list[str]:
+    """Return why a row cannot be made of columns of a reader's schema; nothing where it can."""
+    problems = []
+    for each, wanted in zip(row.__fields__.values(), columns_of_row(row), strict=True):
+        if kind.get_field_index(each.name) < 0:
+            if each.is_required and not each.has_default:
+                problems.append(f"field {each.name} is not in the reader's schema")
+            continue
+        found = kind.field(each.name).type
+        try:
+            pa.nulls(0, found).cast(wanted.type)
+        except pa.ArrowException:
+            problems.append(f"field {each.name} is {found}, and the row has {each.type}")
+    return problems
 
 
 def _in_json(found: Field[Any]) -> pa.Field:

@@ -46,6 +46,7 @@ from headrace.extensions.streams.windows import SessionWindows
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from headrace.core.decoders import CustomDecoder
     from headrace.extensions.streams.operators import Aggregated
     from headrace.extensions.streams.rows import Row
 
@@ -143,7 +144,8 @@ class Plan:
 
     ``by_key`` are the topics of changes of key by the operator's place; ``as_read`` says which of
     them have the values as they were read. ``answers`` are the topics of joins by a foreign key, by
-    the join's place. ``fields`` are those that are read of each operator.
+    the join's place. ``fields`` are those that are read of each operator. ``decoders`` read values
+    that name their schemas, by the places of the operators that name their topics.
     """
 
     name: str
@@ -155,6 +157,7 @@ class Plan:
     answers: Mapping[int, Answers]
     as_read: frozenset[int]
     fields: Mapping[int, tuple[str, ...]]
+    decoders: Mapping[int, CustomDecoder] = field(default_factory=dict, compare=False)
 
     @property
     def internal_topics(self) -> tuple[str, ...]:

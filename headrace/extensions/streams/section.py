@@ -12,10 +12,18 @@ from typing_extensions import override
 
 from headrace.config.errors import FieldConflict
 from headrace.config.models.base import Hot, Restarts
+from headrace.config.models.registry import ReaderSchemaConfig
 from headrace.config.models.rejects import RejectsModel, StreamsRejects
 from headrace.config.models.sink import SINKS, SinkConfig
 from headrace.config.models.topology import TopologySection
-from headrace.config.types.scalars import FreeText, GroupName, ImportPath, Name, PositiveNumber
+from headrace.config.types.scalars import (
+    FreeText,
+    GroupName,
+    ImportPath,
+    Name,
+    PositiveNumber,
+    TopicName,
+)
 from headrace.config.types.secrets import FreeMapping, Options, reveal_all
 from headrace.config.types.units import PositiveSeconds
 from headrace.core.extras import Extra
@@ -80,6 +88,10 @@ class StreamsProcessorConfig(StateProcessorConfig):
 
     stores: Restarts[FreeText | None] = None
     """The stores of the part, each with what its rows depend on; null: there is none."""
+
+    reader_schemas: Restarts[Mapping[TopicName, ReaderSchemaConfig]] = Field(default={})
+    """The schemas that streams with codec avro or protobuf read values by, by their topics; others
+    take the latest of the subject that the topic's name and -value make."""
 
     max_task_idle: Hot[PositiveSeconds | None] = None
     """Longest wait for a topic at its end, where the part reads several. Their records are

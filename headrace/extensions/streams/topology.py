@@ -137,11 +137,12 @@ class Topology:
             rows: what a record's value is.
             key: the type of a record's key: str in UTF-8, int as text, or bytes.
             time: the time of a record in milliseconds, or a datetime, in place of its own.
-            codec: how values are written: json, string or bytes.
+            codec: how values are written: json, string or bytes; or avro, protobuf or json_schema
+                with ids of a schema registry.
         """
         with named_errors(f"stream {topic!r}"):
             require_topic(topic)
-            check_codec(codec, rows, "the rows")
+            check_codec(codec, rows, "the rows", is_read=True)
             if key not in _KEY_TYPES:
                 raise TypeError(f"key={key!r}: a record's key is str, int or bytes")
             parts = (_KEY_TYPES[key],)
@@ -200,7 +201,7 @@ class Topology:
         with named_errors(label):
             require_name(name)
             require_topic(topic)
-            check_codec(codec, rows, "the rows")
+            check_codec(codec, rows, "the rows", is_read=True)
             if key not in _KEY_TYPES:
                 raise TypeError(f"key={key!r}: a record's key is str, int or bytes")
         output = Output(rows, (_KEY_TYPES[key],), is_table=True)

@@ -172,7 +172,7 @@ class ChannelRun:
 
     def read_source(self, place: int, operator: Source) -> Batch:
         """Return the records of a topic, at their times."""
-        return with_time(operator, self._read(operator.topic, place, operator.codec), self._poison)
+        return with_time(operator, self._read(operator.topic, place, place), self._poison)
 
     def read_table(self, place: int, operator: TableSource) -> list[Change]:
         """Return the changes of a table by the records of its topic."""
@@ -183,7 +183,7 @@ class ChannelRun:
 
     def _read_table(self, place: int, operator: TableSource) -> Batch:
         if place not in self._reads:
-            batch = self._read(operator.topic, place, operator.codec)
+            batch = self._read(operator.topic, place, place)
             self._reads[place] = with_valid_times(batch, operator.topic, self._poison)
         return self._reads[place]
 
@@ -322,12 +322,21 @@ class ChannelRun:
         """Return the first record of the micro-batch."""
         return min(int(each.at[0]) for each in self._records.values() if len(each.at))
 
-    def _read(self, topic: str, place: int, codec: str) -> Batch:
-        """Return the records of a topic as rows of the operator that names it."""
+    def _read(self, topic: str, place: int, written: int | None) -> Batch:
+        """Return the records of a topic as rows of the operator that names it.
+
+        Values are as the source at ``written`` says, None: in JSON.
+        """
         output = self._plan.operators[place].output
         assert output is not None, "rows come out"
         records = self._records.get(topic, _NO_RECORDS)
-        return read_records(records, output, self._plan.fields[place], codec, self._poison)
+        codec, decoder = "json", None
+        if written is not None:
+            source = self._plan.operators[written]
+            assert isinstance(source, (Source, TableSource)), "others have no codec"
+            codec, decoder = source.codec, self._plan.decoders.get(written)
+        fields = self._plan.fields[place]
+        return read_records(records, output, fields, codec, self._poison, decoder)
 
     def _stream(self, place: int) -> Batch:
         """Return the rows of a stream; those of a change of key are read from its topic."""
@@ -336,17 +345,19 @@ class ChannelRun:
             return found
         if place not in self._reads:
             topic = self._plan.by_key[place]
-            self._reads[place] = self._read(topic, place, self._codec_of(place))
+            self._reads[place] = self._read(topic, place, self._source_of(place))
         return self._reads[place]
 
-    def _codec_of(self, place: int) -> str:
-        """Return how the values in the topic of a change of key are written."""
+    def _source_of(self, place: int) -> int | None:
+        """Return the source whose values are in the topic of a change of key, as they were read.
+
+        None: values are written there in JSON.
+        """
         while place in self._plan.as_read or isinstance(
             self._plan.operators[place], (Filter, Peek)
         ):
             (place,) = self._plan.operators[place].inputs
-        source = self._plan.operators[place]
-        return source.codec if isinstance(source, Source) else "json"
+        return place if isinstance(self._plan.operators[place], Source) else None
 
     def _view(self, place: int) -> View:
         """Return a table as it is before the micro-batch, and moves on with it."""

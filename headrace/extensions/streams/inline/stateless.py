@@ -23,6 +23,7 @@ from headrace.extensions.streams.keys import decode_keys, encode_keys
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from headrace.core.decoders import CustomDecoder
     from headrace.extensions.streams.inline.batch import Poison, TopicRecords, UserCalls
     from headrace.extensions.streams.operators import (
         Apply,
@@ -44,15 +45,22 @@ _MICROSECONDS = 1000
 LAST_TIME = 253_402_300_799_999
 
 
-def read_records(
+def read_records(  # noqa: PLR0917 - what rows are made of
     records: TopicRecords,
     output: Output,
     names: Sequence[str],
     codec: str,
     poison: Poison,
+    decoder: CustomDecoder | None = None,
 ) -> Batch:
-    """Return records of a topic as rows. A value that is null is a deletion."""
-    decoded = decode_values(records.values, output.row, names, codec)
+    """Return records of a topic as rows. A value that is null is a deletion.
+
+    ``decoder`` reads values that name their schemas.
+
+    Raises:
+        RetryableError: the decoder cannot work now.
+    """
+    decoded = decode_values(records.values, output.row, names, codec, decoder)
     found = decode_keys(records.keys, output.key)
     fields = {
         node.name: each for node, each in decoded.columns.items() if isinstance(node, FieldNode)

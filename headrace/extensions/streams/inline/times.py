@@ -16,6 +16,7 @@ from headrace.extensions.streams.operators import Source
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from headrace.core.decoders import CustomDecoder
     from headrace.extensions.streams.kernels.records import Array
     from headrace.extensions.streams.plan import Channel, Plan
 
@@ -30,12 +31,12 @@ class RowTimes:
     """
 
     def __init__(self, plan: Plan, topics: Sequence[str]) -> None:
-        self._sources: dict[str, tuple[Source, list[str]]] = {}
-        for operator in plan.operators:
+        self._sources: dict[str, tuple[Source, list[str], CustomDecoder | None]] = {}
+        for place, operator in enumerate(plan.operators):
             # all streams of a topic have the same time
             if isinstance(operator, Source) and operator.topic in topics and operator.time:
                 names = [each.name for each in walk(operator.time) if isinstance(each, FieldNode)]
-                self._sources[operator.topic] = (operator, names)
+                self._sources[operator.topic] = (operator, names, plan.decoders.get(place))
 
     @property
     def are_all_own(self) -> bool:
@@ -43,12 +44,16 @@ class RowTimes:
         return not self._sources
 
     def find(self, records: TopicRecords) -> Array:
-        """Return the times of a topic's records, lower than any for one that is poison by it."""
+        """Return the times of a topic's records, lower than any for one that is poison by it.
+
+        Raises:
+            RetryableError: values cannot be read now.
+        """
         if records.topic not in self._sources:
             return records.times
-        source, names = self._sources[records.topic]
+        source, names, decoder = self._sources[records.topic]
         assert source.output is not None, "rows come out"
-        rows = read_records(records, source.output, names, source.codec, QUIET)
+        rows = read_records(records, source.output, names, source.codec, QUIET, decoder)
         rows = with_time(source, rows, QUIET)
         found = np.full(len(records.at), _NEVER)
         found[np.searchsorted(records.at, rows.at)] = rows.times

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace.config import StreamsRejects
+from headrace.config.models.processor import FRAMED
+from headrace.config.models.registry import ReaderSchemaConfig
 from headrace.core.clock import SYSTEM_CLOCK
 from headrace.core.errors import ConfigError, StartError
 from headrace.core.imports import load_callable
 from headrace.core.letter_headers import LetterHeaders
+from headrace.core.tables import Timestamps
 from headrace.extensions.keyed.first_records import FirstRecords
 from headrace.extensions.keyed.names import changelog_name
 from headrace.extensions.keyed.runtime.clients import ChannelClients
@@ -18,20 +22,31 @@ from headrace.extensions.keyed.sink import KeyedSink, SinkTopics
 from headrace.extensions.keyed.state import LayeredState
 from headrace.extensions.keyed.store import RocksStore
 from headrace.extensions.keyed.tables import DEAD_LETTERS
+from headrace.extensions.streams.decode import columns_of_row, misfits_of
 from headrace.extensions.streams.engines import choose_engine
 from headrace.extensions.streams.inline.run import topics_in_code
+from headrace.extensions.streams.operators import Source, TableSource
 from headrace.extensions.streams.runtime.fold import TopologyFold
 from headrace.extensions.streams.runtime.operator_figures import OperatorFigures, store_prefixes
 from headrace.extensions.streams.runtime.processor import StreamsProcessor
 from headrace.extensions.streams.runtime.shared import SharedTables
 from headrace.extensions.streams.runtime.tasks import RejectRules, times_of_rows
 from headrace.extensions.streams.section import StreamsProcessorConfig
+from headrace.formats import json_schema
 from headrace.kafka.clients import client_properties
-from headrace.processors.micro_batch_processor import JOB_SHARE, merge_limits
+from headrace.processors.micro_batch_processor import (
+    JOB_SHARE,
+    merge_limits,
+    reading_decoder,
+)
 from headrace.processors.task_merge import MergeRules
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from headrace.config import ChannelConfig, ProcessorSite
+    from headrace.config.models.registry import RegistryConfig
+    from headrace.core.decoders import CustomDecoder
     from headrace.extensions.streams.plan import Channel, Plan
 
 
@@ -44,6 +59,7 @@ def build_streams(chosen: StreamsProcessorConfig, site: ProcessorSite) -> Stream
     channel, folder = site.channel, site.state
     assert folder is not None, "a channel with state has a folder"
     plan, part = _planned(chosen, channel)
+    plan = replace(plan, decoders=decoders_of(plan, chosen.reader_schemas, site.registry))
     clients = ChannelClients(client_properties(site.kafka), channel.group)
     store = RocksStore(folder / "db", chosen.state.cache, groups=store_prefixes(plan, part))
     state = LayeredState(store)
@@ -108,6 +124,48 @@ def _planned(chosen: StreamsProcessorConfig, channel: ChannelConfig) -> tuple[Pl
             "configuration was read: reload that"
         )
     return plan, part
+
+
+def decoders_of(
+    plan: Plan,
+    reader_schemas: Mapping[str, ReaderSchemaConfig],
+    registry: RegistryConfig | None,
+) -> dict[int, CustomDecoder]:
+    """Return what reads values that name their schemas, by the sources' places.
+
+    May ask the registry for the readers' schemas: ``reader_schemas`` by topics, or the latest of
+    their subjects.
+
+    Raises:
+        ConfigError: there is no registry, or a reader's schema cannot be used.
+        StartError: the registry does not have one, or does not answer, or rows are not made of it.
+    """
+    found: dict[int, CustomDecoder] = {}
+    for place, operator in enumerate(plan.operators):
+        if not isinstance(operator, Source | TableSource) or operator.codec not in FRAMED:
+            continue
+        assert operator.output is not None, "rows come out"
+        topic, codec, row = operator.topic, operator.codec, operator.output.row
+        if registry is None:
+            said = f"topology {plan.name}: {operator.label} has codec {codec!r}"
+            raise ConfigError([f"{said}, which needs the section registry; give registry.url"])
+        if codec == "json_schema":
+            decoder = json_schema.with_columns(
+                json_schema.decoder_of(registry), columns_of_row(row), Timestamps.ISO
+            )
+        else:
+            schema = reader_schemas.get(topic) or ReaderSchemaConfig(subject=f"{topic}-value")
+            decoder = reading_decoder("codec", codec, schema, registry)
+        decoder.load()
+        problems = [] if decoder.kind is None else misfits_of(row, decoder.kind)
+        if problems:
+            raise StartError(
+                f"topology {plan.name}: {operator.label}: rows of {row.__name__} are not made of "
+                f"values in {codec}: {'; '.join(problems)}; change the class, or name another "
+                f"schema in reader_schemas.{topic}"
+            )
+        found[place] = decoder
+    return found
 
 
 def _rules(channel: ChannelConfig) -> RejectRules:

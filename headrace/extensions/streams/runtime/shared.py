@@ -119,7 +119,8 @@ class SharedTables:
             if operator.topic != partition.topic:
                 continue
             names = self._plan.fields[place]
-            batch = read_records(values, operator.output, names, operator.codec, poison)
+            decoder = self._plan.decoders.get(place)
+            batch = read_records(values, operator.output, names, operator.codec, poison, decoder)
             table.process(batch, operator.label, poison)
 
 
