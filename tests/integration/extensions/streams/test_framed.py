@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.core.records import TopicPartition
 from headrace.testing.registry import RegistryServer
 from tests.integration.daemon.rig import eventually
 from tests.integration.extensions.keyed.test_daemon import rows
+from tests.kafka_sinks import committed_records
 from tests.registries import AvroProducer
 
 if TYPE_CHECKING:
@@ -84,6 +84,7 @@ def test_a_topology_counts_values_in_avro_once(site: Site) -> None:
             return last == {name: (20, sum(range(start, 40, 2))) for start, name in enumerate("ab")}
 
         eventually(arrived)
-        assert site.broker.end(TopicPartition(letters, 0)) == 1
+        (letter,) = committed_records(site.broker.address, letters)
+        assert letter.value() == values[0][:-1]
         daemon.signal(signal.SIGTERM)
         assert daemon.wait() == 0, daemon.text()
