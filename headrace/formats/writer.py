@@ -147,6 +147,8 @@ class ValueWriter:
             RowsRefusedError: rows have what the schema cannot hold.
             RegistryError: the registry does not answer: the batch waits.
         """
+        if not len(rows):  # of which the types say little
+            return pa.chunked_array([], pieces.PIECES)
         if not pa.types.is_struct(rows.type):
             raise ResultMisfitError(
                 f"column 'value' is {rows.type}, and encode: {self.format} writes structs, for "

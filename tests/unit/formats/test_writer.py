@@ -221,6 +221,13 @@ def test_a_registry_that_is_away_makes_rows_wait(server: RegistryServer) -> None
     assert made.written(column(ROWS), "orders")[0].as_py()[:5] == b"\0\0\0\0\1"
 
 
+def test_no_rows_register_nothing(server: RegistryServer) -> None:
+    """A result without rows may have columns of any type."""
+    made = writer(server)
+    assert written(made, pa.chunked_array([], pa.null())) == []
+    assert server.asked == []
+
+
 def test_the_registry_is_asked_to_normalize(server: RegistryServer) -> None:
     """The question says so, where that is configured."""
     writer(server, text=json.dumps(ORDER), normalize=True).open("orders")
