@@ -4,7 +4,7 @@ import json
 import re
 from decimal import Decimal
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import fastavro
 import pyarrow as pa
@@ -16,6 +16,10 @@ from headrace.formats.avro.schema import parse_schema
 from headrace.formats.errors import AvroSchemaError
 from headrace.formats.pieces import Misfits
 from tests.unit.formats.avro.generated import Schemas, Values, parsed, read, written
+from tests.unit.formats.sanitized import require_clean
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def record(*fields: Any) -> dict[str, Any]:
@@ -40,9 +44,8 @@ def one(schema: Any, values: pa.Array) -> tuple[list[Any], list[str]]:
     return [read(each, parsed(whole), parsed(whole), whole)["it"] for each in made], []
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_rows_that_are_written_are_read_by_fastavro(seed: int) -> None:
-    """Rows of a made-up schema are read by fastavro as they are, also of a part of a column."""
+def require_same_rows(seed: int) -> None:
+    """Assert that fastavro reads rows of a made-up schema as they are, also of part of a column."""
     random = Random(seed)
     schema = Schemas(random).reader()
     write = fastavro.parse_schema(json.loads(json.dumps(schema)))
@@ -54,6 +57,32 @@ def test_rows_that_are_written_are_read_by_fastavro(seed: int) -> None:
     made, misfits = encoded(schema, pa.concat_arrays([rows[:3], rows])[3:])
     assert misfits == []
     assert [read(each, parsed(schema), parsed(schema), schema) for each in made] == expected
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_rows_that_are_written_are_read_by_fastavro(seed: int) -> None:
+    """Rows of a made-up schema are read by fastavro as they are, also of a part of a column."""
+    require_same_rows(seed)
+
+
+#: Writes made-up rows with the library that is named first.
+_SANITIZED = """
+import sys
+from pathlib import Path
+from headrace.formats.native import library
+library.PATH = Path(sys.argv[1])
+from tests.unit.formats.avro.test_encoder import require_same_rows
+for seed in range(100):
+    require_same_rows(seed)
+print("done")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_sanitizers_find_nothing_in_what_is_written(tmp_path: Path) -> None:
+    """The part in C writes nowhere but where it may, as the compiler's sanitizers see it."""
+    require_clean(_SANITIZED, tmp_path)
 
 
 @pytest.mark.parametrize(
