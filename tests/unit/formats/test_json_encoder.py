@@ -65,7 +65,7 @@ def test_values_of_each_type_are_written_as_json_has_them() -> None:
 
 
 def test_a_null_is_left_out_unless_the_schema_requires_the_field() -> None:
-    """What is required is written as null where the schema takes it, and is a misfit otherwise."""
+    """A required field is written as null where the schema takes it, and is a misfit otherwise."""
     schema = {
         "type": "object",
         "required": ["a", "b"],

@@ -152,7 +152,7 @@ def test_a_schema_is_registered_by_the_strategy(
 
 
 def test_each_topic_of_the_rows_has_its_own_subject(server: RegistryServer) -> None:
-    """Where rows say where they go, the id in each value is one of its topic's subject."""
+    """The id in each value is one of its topic's subject, where rows say where they go."""
     server.register("b-value", '"string"')
     made = writer(server, text=json.dumps(ORDER))
     topics = pa.chunked_array([pa.array(["a", "b", "a"])])
