@@ -137,7 +137,7 @@ def store_reader_of(plan: Plan, store: Store) -> StoreReader:
         case TableSource() | TableJoin():
             return _RowsByKey(store, _read_table)
         case Reduce():
-            return _RowsByKey(store, _read_states)
+            return _RowsByKey(store, _read_states, has_time=True)
     raise QuestionError(
         "no_rows",
         f"store {store.name} has the buffers of a join of streams",
@@ -155,16 +155,23 @@ class _RowsByKey:
     has_windows = False
 
     def __init__(
-        self, store: Store, read: Callable[[Sequence[bytes], Sequence[bytes]], list[StoreRow]]
+        self,
+        store: Store,
+        read: Callable[[Sequence[bytes], Sequence[bytes]], list[StoreRow]],
+        *,
+        has_time: bool = False,
     ) -> None:
-        self._prefix, self._time = rows_prefix(store.rows), time_key(store.rows)
+        self._prefix = rows_prefix(store.rows)
+        # a row that is never there is not in memory: it would be looked for on the disk each time
+        self._times = [time_key(store.rows)] if has_time else []
         self._read = read
 
     def get(self, reader: RowsReader, partition: int, question: KeyQuestion) -> StoreRows:
         with reader.reading(partition) as rows:
             names = [self._prefix + key for key in question.keys]
-            *values, time = rows.get_many([*names, self._time])
+            values = rows.get_many([*names, *self._times])
             progress = rows.progress
+        time = values.pop() if self._times else None
         pairs = zip(question.keys, values, strict=True)
         there = {key: value for key, value in pairs if value is not None}
         found = self._read(list(there), list(there.values())) if there else []
@@ -173,10 +180,11 @@ class _RowsByKey:
     def page(self, reader: RowsReader, partition: int, question: PageQuestion) -> StoreRows:
         first = self._prefix + max(question.prefix, question.first)
         with reader.reading(partition) as rows:
-            (time,) = rows.get_many([self._time])
+            times = rows.get_many(self._times)
             scanned, progress = rows.scan(first), rows.progress
+        time = _number(times[0]) if times else None
         taken = _take(_rest(scanned, self._prefix), lambda _: True, question, question.prefix)
-        return StoreRows(self._read(*taken.columns()), progress, _number(time), taken.next)
+        return StoreRows(self._read(*taken.columns()), progress, time, taken.next)
 
 
 def _read_table(keys: Sequence[bytes], values: Sequence[bytes]) -> list[StoreRow]:

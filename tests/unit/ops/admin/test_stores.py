@@ -15,7 +15,7 @@ from headrace.extensions.keyed.restore import RestoreProgress
 from headrace.extensions.keyed.row import KeyRow
 from headrace.extensions.keyed.standby_reader import StandbyProgress
 from headrace.ops.admin.models import Problem
-from headrace.ops.admin.stores import KeyRows, RowsPage
+from headrace.ops.admin.stores import KeyRows, RowsPage, StoreQuestion, StoreReads
 from headrace.streams import Field, Row, Topology, count, key, tumbling, window_start
 from headrace.testing import in_memory_channel, running
 from tests.unit.channel.in_memory import eventually
@@ -523,6 +523,15 @@ def test_what_is_no_text_in_a_path_is_refused_and_not_taken_for_another_key(bare
     assert problem(answer, 400)[0] == "invalid_path"
     assert "hex=true" in answer.json()["next_step"]
     assert problem(bare.get(f"{STORES}/totals/xy?hex=true"), 422)[0] == "invalid_key"
+
+
+@pytest.mark.usefixtures("shown")
+def test_a_row_in_memory_is_answered_without_a_look_at_the_disk(bare: Scene, kept: Kept) -> None:
+    """A row by key has no operator time, so none is looked for."""
+    before = kept.store.cache_misses
+    (found,) = StoreReads(bare.controller).rows_of_keys(StoreQuestion("shop", "totals"), ["a"])
+    assert found is not None
+    assert kept.store.cache_misses == before
 
 
 @pytest.mark.usefixtures("shown")
