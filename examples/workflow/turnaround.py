@@ -10,16 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.apps.workflow.definitions import (
-    Call,
-    Input,
-    Parallel,
-    Result,
-    Sequence,
-    Workflows,
-)
+from headrace.apps.workflow.definitions import Workflows
 from headrace.apps.workflow.errors import CallFailedError
 from headrace.apps.workflow.messages import EVENT_RESULT, EXCEPTIONS, Assignment
+from headrace.apps.workflow.terms import Call, Input, Parallel, Result, Sequence
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

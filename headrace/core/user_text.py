@@ -16,12 +16,25 @@ ERROR_LENGTH, VALUE_LENGTH = 4000, 100
 
 _NAME: Any = type.__dict__["__name__"]
 _QUALNAME: Any = type.__dict__["__qualname__"]
+_MRO: Any = type.__dict__["__mro__"]
 _MODULE: Any = type.__dict__["__module__"]
 
 
 def kind_of(value: object) -> str:
     """Return the name of a value's class, which asks no code of the class itself."""
     return plain_text(_NAME.__get__(type(value)), VALUE_LENGTH)
+
+
+def kinds_of(error: BaseException) -> list[str]:
+    """Return the names of an error's class and of those that it is derived from, but for those of
+    all errors; this asks no code of the classes themselves.
+    """
+    classes = [each for each in _MRO.__get__(type(error)) if not _is_any_error(each)]
+    return [plain_text(_NAME.__get__(each), VALUE_LENGTH) for each in classes]
+
+
+def _is_any_error(kind: type) -> bool:
+    return kind is Exception or kind is BaseException or kind is object
 
 
 def describe_value(value: object, length: int = VALUE_LENGTH) -> str:

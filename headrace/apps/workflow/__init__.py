@@ -6,22 +6,26 @@ instances.
 
 from __future__ import annotations
 
-from headrace.apps.workflow.definitions import (
-    Call,
-    Choice,
-    Definition,
-    FailurePolicy,
-    Input,
-    Loop,
-    Parallel,
-    Result,
-    Sequence,
-    Workflows,
-)
+from headrace.apps.workflow.definitions import Definition, FailurePolicy, Workflows
 from headrace.apps.workflow.errors import CallFailedError, DefinitionError
 from headrace.apps.workflow.local import LocalExecutor
 from headrace.apps.workflow.messages import Assignment
 from headrace.apps.workflow.reducer import Workflow
+from headrace.apps.workflow.terms import (
+    Call,
+    Choice,
+    Input,
+    Item,
+    Loop,
+    Map,
+    Parallel,
+    Result,
+    Retry,
+    Sequence,
+    Sleep,
+    Try,
+    Wait,
+)
 
 __all__ = [
     "Assignment",
@@ -32,11 +36,17 @@ __all__ = [
     "DefinitionError",
     "FailurePolicy",
     "Input",
+    "Item",
     "LocalExecutor",
     "Loop",
+    "Map",
     "Parallel",
     "Result",
+    "Retry",
     "Sequence",
+    "Sleep",
+    "Try",
+    "Wait",
     "Workflow",
     "Workflows",
 ]

@@ -9,9 +9,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from headrace.apps.workflow.definitions import require_id
-from headrace.apps.workflow.errors import WorkflowFailedError
-from headrace.apps.workflow.messages import EVENT_RESULT, cancel_message, start_message
+from headrace.apps.workflow.definitions import require_id, require_signal
+from headrace.apps.workflow.errors import NoOutcomeError, WorkflowFailedError
+from headrace.apps.workflow.messages import (
+    EVENT_RESULT,
+    cancel_message,
+    signal_message,
+    start_message,
+)
 from headrace.core.processes import who
 
 if TYPE_CHECKING:
@@ -141,7 +146,15 @@ class BaseExecutor(ABC):
             NoOutcomeError: it had no outcome in time.
             DefinitionError, ProduceError: as :meth:`start`.
         """
-        return self.result(self.start(definition, args, instance=instance), timeout)
+        future = self.submit(definition, args, instance=instance)
+        try:
+            return future.result(timeout)
+        except NoOutcomeError:  # this executor was closed
+            raise
+        except TimeoutError:
+            raise NoOutcomeError(
+                f"instance {future.instance} has no outcome after {timeout:.3g} s; ask again"
+            ) from None
 
     async def run(
         self, definition: str, args: Mapping[str, Any] | None = None, *, instance: str | None = None
@@ -186,19 +199,43 @@ class BaseExecutor(ABC):
         finally:
             stop()
 
+    # --- signals ----------------------------------------------------------------------------
+
+    def signal(
+        self, instance: str, name: str, value: Any = None, *, signal_id: str | None = None
+    ) -> None:
+        """Send a signal to an instance: a Wait for this name takes it, now or once it comes there.
+
+        With a custom ``signal_id``, signalling twice counts once. Blocks until it is stored.
+
+        Raises:
+            DefinitionError: this is no id of an instance, the name is none, or the value is nothing
+                that JSON knows.
+            ProduceError: the brokers did not take it, or not for certain.
+        """
+        self._send(signal_events(instance, name, value, signal_id))
+
     # --- ends before their time -------------------------------------------------------------
 
     def cancel(self, instance: str, reason: str, *, by: str | None = None) -> None:
         """Cancel an instance: its open calls are cancelled, and no others are made.
 
-        Its outcome then says by whom, ``user@host`` where nothing is said, and why; one that has
-        an outcome keeps it. Blocks until it is stored.
+        What was done is undone then, where the definition says how. Its outcome says by whom,
+        ``user@host`` where nothing is said, and why; one that has an outcome keeps it. Blocks until
+        it is stored.
 
         Raises:
             DefinitionError: this is no id of an instance.
             ProduceError: the brokers did not take it, or not for certain: cancel again.
         """
         self._cancel([instance], reason, by)
+
+    def terminate(self, instance: str, reason: str, *, by: str | None = None) -> None:
+        """End an instance without undoing anything, also one that is being undone.
+
+        Otherwise as :meth:`cancel`.
+        """
+        self._send(cancel_events([instance], reason, by or who(), terminate=True))
 
     def cancel_all(
         self, selection: Selection, reason: str, *, by: str | None = None, timeout: float = 60.0
@@ -262,13 +299,29 @@ class BaseExecutor(ABC):
         self.close()
 
 
-def cancel_events(instances: Iterable[str], reason: str, by: str) -> Events:
+def signal_events(instance: str, name: str, value: Any, signal_id: str | None) -> Events:
+    """Return what tells an instance something.
+
+    Raises:
+        DefinitionError: this is no id of an instance, or name or value are none of a signal.
+    """
+    require_signal(name, value)
+    own = uuid4().hex if signal_id is None else signal_id
+    return [(require_id(instance), signal_message(instance, name, value, own))]
+
+
+def cancel_events(
+    instances: Iterable[str], reason: str, by: str, *, terminate: bool = False
+) -> Events:
     """Return what cancels instances.
 
     Raises:
         DefinitionError: an id is none.
     """
-    return [(require_id(each), cancel_message(each, reason, by)) for each in instances]
+    return [
+        (require_id(each), cancel_message(each, reason, by, terminate=terminate))
+        for each in instances
+    ]
 
 
 def result_of(outcome: Mapping[str, Any]) -> Any:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.apps.workflow.errors import CallFailedError
 from headrace.apps.workflow.messages import Assignment, fail_message, return_message
-from headrace.core.user_text import describe_error, message_of, trace_of
+from headrace.core.user_text import describe_error, kinds_of, message_of, trace_of
 from headrace.extensions.keyed.codecs import to_json
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ def make_call(processes: Mapping[str, Callable[..., Any]], call: Assignment) -> 
         final = issubclass(type(error), CallFailedError)
         text = (message_of if final else describe_error)(error, _TRACE_LENGTH)
         trace = trace_of(error, _TRACE_LENGTH)
-        return "failed", to_json(fail_message(call, text, trace, final=final))
+        kinds = kinds_of(error)
+        return "failed", to_json(fail_message(call, text, trace, final=final, kinds=kinds))
 
 
 def _answer_of(call: Assignment, result: Any) -> bytes:

@@ -1,4 +1,4 @@
-"""The commands ``headrace workflow run|start|result|show|list|status|cancel``.
+"""The commands ``headrace workflow run|start|result|show|list|status|signal|cancel``.
 
 Exit codes: 0 done, and an instance that is waited for has succeeded; 1 it has failed, or Kafka
 refused or did not answer; 2 the command line or a workflow cannot be used; 4 no outcome within the
@@ -191,6 +191,7 @@ def show(
 class _Phase(Enum):
     OPEN = "open"
     FAILING = "failing"
+    UNDOING = "undoing"
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -282,11 +283,16 @@ def cancel(  # noqa: PLR0917 - the parts of a selection
     timeout: _Timeout = 60.0,
     name: _Name = "workflow",
     properties: PropertiesOption = None,
+    *,
+    terminate: Annotated[
+        bool, typer.Option("--terminate", help="Undo nothing, and stop what is being undone.")
+    ] = False,
 ) -> None:
     """Cancel instances by their ids, or all that have no outcome and that the options select.
 
-    Open calls are cancelled, and no others are made. The outcome says by whom and why. Prints the
-    ids of those that were asked to end; one that has an outcome by then keeps it.
+    Open calls are cancelled, and what was done is undone, where the definition says how. The
+    outcome says by whom and why. Prints the ids of those that were asked to end; one that has an
+    outcome by then keeps it.
     """
     from headrace.apps.workflow import commands  # noqa: PLC0415 - takes a second to import
 
@@ -296,7 +302,28 @@ def cancel(  # noqa: PLR0917 - the parts of a selection
         raise typer.BadParameter(text, param_hint="INSTANCE")
     place = commands.Place(brokers, name, named(properties))
     chosen = list(instances or []) or _selection(*options)
-    raise typer.Exit(commands.cancel(place, chosen, reason, timeout=timeout))
+    raise typer.Exit(commands.cancel(place, chosen, reason, timeout=timeout, terminate=terminate))
+
+
+@app.command()
+def signal(  # noqa: PLR0917 - a signal, and where it goes
+    instance: Annotated[str, typer.Argument(metavar="INSTANCE", help="The id of the instance.")],
+    signal_name: Annotated[str, typer.Argument(metavar="SIGNAL", help="The name of the signal.")],
+    brokers: _Brokers,
+    value: Annotated[str, typer.Option(metavar="JSON", help="Its value.")] = "null",
+    signal_id: Annotated[
+        str | None,
+        typer.Option("--id", help="An id of your choice; a second signal with it does nothing."),
+    ] = None,
+    name: _Name = "workflow",
+    properties: PropertiesOption = None,
+) -> None:
+    """Send a signal: a Wait for this name takes its value, now or once it comes there."""
+    from headrace.apps.workflow import commands  # noqa: PLC0415 - takes a second to import
+
+    place = commands.Place(brokers, name, named(properties))
+    found = parsed(value, "--value")
+    raise typer.Exit(commands.signal(place, instance, signal_name, found, signal_id))
 
 
 @app.command()

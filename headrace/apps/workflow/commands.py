@@ -14,7 +14,7 @@ import typer
 import yaml
 
 from headrace import daemon
-from headrace.apps.workflow.base_executor import cancel_events, result_of
+from headrace.apps.workflow.base_executor import cancel_events, result_of, signal_events
 from headrace.apps.workflow.daemon_config import NodeRole, WorkflowNode
 from headrace.apps.workflow.definitions import load_workflows
 from headrace.apps.workflow.errors import DefinitionError, NoOutcomeError
@@ -210,8 +210,23 @@ def _compact(args: object) -> str:
     return "" if args is None else json.dumps(args, ensure_ascii=False, separators=(",", ":"))
 
 
+def signal(place: Place, instance: str, name: str, value: Any, signal_id: str | None) -> int:
+    """Send a signal to an instance, and return the exit code. Blocks."""
+
+    def work() -> None:
+        events = signal_events(instance, name, value, signal_id)
+        EventProducer(place.client(), place.topics).send(events)
+
+    return _exit_code(work)
+
+
 def cancel(
-    place: Place, instances: Sequence[str] | Selection, reason: str, *, timeout: float
+    place: Place,
+    instances: Sequence[str] | Selection,
+    reason: str,
+    *,
+    timeout: float,
+    terminate: bool,
 ) -> int:
     """Cancel instances by their ids, or all of a selection; return the exit code. Blocks.
 
@@ -223,7 +238,7 @@ def cancel(
         if isinstance(chosen, Selection):
             found = select_instances(client, place.topics, chosen, time.time(), timeout)
             chosen = unfinished(found)
-        events = cancel_events(chosen, reason, who())
+        events = cancel_events(chosen, reason, who(), terminate=terminate)
         EventProducer(client, place.topics).send(events)
         for instance, _ in events:
             typer.echo(instance)

@@ -1,4 +1,4 @@
-"""Workflows as terms: calls of processes in sequence, in parallel, by choice and in loops.
+"""Workflows as terms of calls, checked before anything starts.
 
 A term is checked and made into plain JSON before anything starts, so that an instance can carry it
 in its state: it goes on with the term that it was started with, whatever is defined meanwhile.
@@ -12,12 +12,30 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 from itertools import chain
 from types import NoneType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.apps.workflow.errors import DefinitionError
+from headrace.apps.workflow.terms import (
+    Call,
+    Choice,
+    Input,
+    Item,
+    Loop,
+    Map,
+    Parallel,
+    Result,
+    Retry,
+    Sequence,
+    Sleep,
+    Term,
+    Try,
+    Value,
+    Wait,
+)
 from headrace.core.imports import load_object
 from headrace.core.user_text import describe_error, describe_value
 
@@ -26,6 +44,9 @@ if TYPE_CHECKING:
 
 #: The path of a workflow's whole term. Those of its parts begin with it.
 ROOT = "0"
+
+#: The names that a call has for what it returned where it is undone, and a Try for its error.
+RESULT, ERROR = "result", "error"
 
 #: What a branch of a choice is named that is taken where no case fits.
 OTHERWISE = "otherwise"
@@ -47,9 +68,6 @@ BACKOFF = 1.0
 #: Seconds that a time-out may be: a millisecond, and a hundred years.
 _LEAST_TIMEOUT, _MOST_TIMEOUT = 0.001, 3_155_760_000
 
-#: Iterations of a loop, where it does not say.
-MOST_ITERATIONS = 100
-
 #: Levels that terms may be within each other, workflows that are called among them, and those of a
 #: value that is an argument or a result: together they stay below what a state may have.
 MOST_TERMS, MOST_LEVELS = 60, 100
@@ -66,140 +84,6 @@ class FailurePolicy(Enum):
 
     FAIL_FAST = "fail_fast"
     """They are cancelled, and the instance fails at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class Input:
-    """An argument of the workflow. After dots, fields of it: ``Input("flight.tailnum")``."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """The result of an earlier step, by its name. After dots, fields of it.
-
-    Steps are those of the sequences around the term, from the innermost on. In the body of a loop,
-    the loop's own name is the result of the iteration before, None in the first.
-    """
-
-    name: str
-
-
-Value: TypeAlias = Any
-
-
-@dataclass(frozen=True, slots=True, init=False)
-class Call:
-    """A call of a process, or of another workflow, with arguments by name.
-
-    Arguments are what JSON knows, or an :class:`Input` or :class:`Result`. A workflow is named as
-    ``name`` (its latest version) or ``name@version``.
-    """
-
-    process: str
-    args: Mapping[str, Value]
-    attempts: int | None
-    timeout: float | None
-    backoff: float | None
-
-    def __init__(self, process: str, /, **args: Value) -> None:
-        object.__setattr__(self, "process", process)
-        object.__setattr__(self, "args", args)
-        object.__setattr__(self, "attempts", None)
-        object.__setattr__(self, "timeout", None)
-        object.__setattr__(self, "backoff", None)
-
-    def limited(
-        self,
-        *,
-        attempts: int | None = None,
-        timeout: float | None = None,
-        backoff: float | None = None,
-    ) -> Call:
-        """Return the call with other attempts than the workflow's.
-
-        ``timeout`` are the seconds of each, ``backoff`` those from a failure to the second attempt,
-        twice as many with each further one.
-        """
-        other = Call(self.process, **self.args)
-        object.__setattr__(other, "attempts", attempts)
-        object.__setattr__(other, "timeout", timeout)
-        object.__setattr__(other, "backoff", backoff)
-        return other
-
-
-@dataclass(frozen=True, slots=True, init=False)
-class Sequence:
-    """One step after the other; its result is that of the last.
-
-    A step without a name has its number, from 0 on.
-
-    Raises:
-        DefinitionError: a name is one of those numbers.
-    """
-
-    steps: Mapping[str, Term]
-
-    def __init__(self, *steps: Term, **named: Term) -> None:
-        object.__setattr__(self, "steps", _name_parts("step", steps, named))
-
-
-@dataclass(frozen=True, slots=True, init=False)
-class Parallel:
-    """All branches at once; its result is a mapping of their names to their results.
-
-    A branch without a name has its number, from 0 on.
-
-    Raises:
-        DefinitionError: a name is one of those numbers.
-    """
-
-    branches: Mapping[str, Term]
-
-    def __init__(self, *branches: Term, **named: Term) -> None:
-        object.__setattr__(self, "branches", _name_parts("branch", branches, named))
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The case that ``on`` has the value of; its result is that case's.
-
-    Cases are texts, whole numbers, true or false. Without ``otherwise``, an instance whose value no
-    case fits fails.
-    """
-
-    on: Input | Result
-    cases: Mapping[str | int | bool, Term]
-    otherwise: Term | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Loop:
-    """The body again and again; its result is that of the last iteration.
-
-    So many ``times``, a whole number from 0 on, or ``until`` that field of the body's result is
-    true, in ``most`` iterations: without it by then, the instance fails, as it does where the field
-    is neither true nor false, nor null.
-    """
-
-    body: Term
-    times: int | Input | Result | None = None
-    until: str | None = None
-    most: int = MOST_ITERATIONS
-
-
-Term: TypeAlias = "Call | Sequence | Parallel | Choice | Loop"
-
-
-def _name_parts(what: str, terms: tuple[Term, ...], named: dict[str, Term]) -> dict[str, Term]:
-    """Return parts by their names, those without one first."""
-    numbered = {str(number): term for number, term in enumerate(terms)}
-    for name in numbered.keys() & named.keys():
-        raise DefinitionError(
-            f"{what} {name!r} is there twice, as the number of one without a name too; rename it"
-        )
-    return numbered | named
 
 
 def case_name(value: object) -> str:
@@ -394,6 +278,19 @@ def load_workflows(path: str) -> Workflows:
     return found
 
 
+class _Names(NamedTuple):
+    """The names of earlier steps, and of items, that a term may use."""
+
+    steps: frozenset[str] = frozenset()
+    items: frozenset[str] = frozenset()
+
+    def with_step(self, name: str) -> _Names:
+        return self._replace(steps=self.steps | {name})
+
+    def with_item(self, name: str) -> _Names:
+        return self._replace(items=self.items | {name})
+
+
 class _Compiler:
     """Makes JSON of one definition's term. ``users`` are those that it is called from."""
 
@@ -417,7 +314,7 @@ class _Compiler:
             ring = " -> ".join([*self._users[self._users.index(definition.id) :], definition.id])
             raise DefinitionError(f"{ring}: workflows call each other in a ring; take a Loop")
         self._limits(Call(""), ROOT)
-        term = self._term(definition.term, ROOT, frozenset())
+        term = self._term(definition.term, ROOT, _Names())
         inputs = frozenset(self._inputs)
         return Compiled(definition.id, term, inputs, definition.policy, self._limit())
 
@@ -425,42 +322,51 @@ class _Compiler:
         """Return how many terms there are around what is at a path, in workflows around it too."""
         return self._level + path.count(".") + path.count("[")
 
-    def _term(self, term: Any, path: str, steps: frozenset[str]) -> list[Any]:
+    def _term(  # noqa: C901, PLR0911 - one case for each kind
+        self, term: Any, path: str, names: _Names
+    ) -> list[Any]:
         if self._level_of(path) >= MOST_TERMS:
             text = f"terms are more than {MOST_TERMS} deep within each other; have fewer"
             raise self._error(f"{path[:_SHOWN]}…", text)
         match term:
             case Call():
-                return self._call(term, path, steps)
+                return self._call(term, path, names)
             case Sequence(steps=children):
                 self._require_some(children, path, "steps")
                 self._require_names(children, path, "a step")
-                return ["sequence", list(self._sequence(children, path, steps))]
+                return ["sequence", list(self._sequence(children, path, names))]
             case Parallel(branches=children):
                 self._require_some(children, path, "branches")
                 self._require_names(children, path, "a branch")
                 named = [
-                    [n, self._term(each, f"{path}.{n}", steps)] for n, each in children.items()
+                    [n, self._term(each, f"{path}.{n}", names)] for n, each in children.items()
                 ]
                 return ["parallel", named]
             case Choice():
-                return self._choice(term, path, steps)
+                return self._choice(term, path, names)
             case Loop():
-                return self._loop(term, path, steps)
+                return self._loop(term, path, names)
+            case Map():
+                return self._map(term, path, names)
+            case Wait():
+                return self._wait(term, path)
+            case Sleep():
+                return self._sleep(term, path, names)
+            case Try():
+                return self._try(term, path, names)
         kind = type(term).__name__
-        raise self._error(
-            path, f"is a {kind}; it has to be a Call, Sequence, Parallel, Choice or Loop"
-        )
+        text = f"is a {kind}; it has to be a Call, Sequence, Parallel, Map, Choice, Loop, Wait, "
+        raise self._error(path, f"{text}Sleep or Try")
 
     def _sequence(
-        self, children: Mapping[str, Term], path: str, steps: frozenset[str]
+        self, children: Mapping[str, Term], path: str, names: _Names
     ) -> Iterator[list[Any]]:
         for name, child in children.items():
-            yield [name, self._term(child, f"{path}.{name}", steps)]
-            steps |= {name}
+            yield [name, self._term(child, f"{path}.{name}", names)]
+            names = names.with_step(name)
 
-    def _call(self, call: Call, path: str, steps: frozenset[str]) -> list[Any]:
-        args = {name: self._value(value, path, steps) for name, value in call.args.items()}
+    def _call(self, call: Call, path: str, names: _Names) -> list[Any]:
+        args = {name: self._value(value, path, names) for name, value in call.args.items()}
         workflows = self._workflows
         known: object = call.process  # by a user without a type checker
         if not isinstance(known, str) or known not in workflows.processes:
@@ -471,25 +377,123 @@ class _Compiler:
                 raise self._error(path, f"there is no process {shown}; known are {there}")
             return self._workflow(call, path, args)
         self._require_arguments(call, path)
-        return ["call", call.process, args, *self._limits(call, path)]
+        extras = self._extras(call, path, names)
+        return [
+            "call",
+            call.process,
+            args,
+            *self._limits(call, path),
+            *([extras] if extras else []),
+        ]
+
+    def _extras(self, call: Call, path: str, names: _Names) -> dict[str, Any]:
+        """Return what undoes a call, and its limits by kinds of error, where it has any."""
+        found: dict[str, Any] = {}
+        retries = self._retries(call, path)
+        if retries:
+            found["retries"] = retries
+        if call.undo is not None:
+            found["undo"] = self._undo(call.undo, f"{path}.undo", names)
+        return found
+
+    def _retries(self, call: Call, path: str) -> dict[str, list[int]]:
+        given: Any = call.retries
+        if not isinstance(given, Mapping):
+            raise self._error(path, f"retries is {given!r}; give a Retry by kind of error")
+        found = {}
+        for kind, retry in given.items():
+            if not isinstance(kind, str) or not isinstance(retry, Retry):
+                text = f"retries has {describe_value(kind)}: {describe_value(retry)}"
+                raise self._error(path, f"{text}; give a Retry by the name of an error's class")
+            other = call.limited(
+                attempts=call.attempts if retry.attempts is None else retry.attempts,
+                backoff=call.backoff if retry.backoff is None else retry.backoff,
+            )
+            attempts, _, backoff = self._limits(other, f"{path}, retries of {kind}")
+            found[kind] = [attempts, backoff]
+        return found
+
+    def _undo(self, undo: object, path: str, names: _Names) -> list[Any]:
+        """Return the call that undoes another one: its process, arguments and limits."""
+        if not isinstance(undo, Call) or undo.process not in self._workflows.processes:
+            there = ", ".join(sorted(self._workflows.processes)) or "none"
+            text = f"{describe_value(undo)} is no Call of a process; known are {there}"
+            raise self._error(path, text)
+        if undo.undo is not None or undo.retries:
+            raise self._error(path, "what undoes a call has no undo and no retries of its own")
+        self._require_arguments(undo, path)
+        args = {name: self._undo_value(each, path, names) for name, each in undo.args.items()}
+        return [undo.process, args, *self._limits(undo, path)]
+
+    def _undo_value(self, value: Value, path: str, names: _Names) -> list[Any]:
+        if isinstance(value, Result):
+            found = self._reference(value, path, names.with_step(RESULT))
+            return ["own", found[2]] if found[1] == RESULT else found
+        return self._value(value, path, names)
 
     def _workflow(self, call: Call, path: str, args: dict[str, Any]) -> list[Any]:
-        if (call.attempts, call.timeout, call.backoff) != (None, None, None):
+        if (call.attempts, call.timeout, call.backoff) != (None, None, None) or call.retries:
             raise self._error(path, "is a workflow, whose own calls have attempts and time-outs")
+        if call.undo is not None:
+            raise self._error(path, "is a workflow, whose own calls say what undoes them")
         found = self._workflows.find(call.process)
-        if found.limit is not None:
-            raise self._error(path, f"workflow {found.id} has a limit; start it, or leave that out")
         users, level = (*self._users, self._definition.id), self._level_of(path) + 1
         inner = _Compiler(self._workflows, found, users, level).compiled()
         try:
             inner.require(dict.fromkeys(args))
         except DefinitionError as error:
             raise self._error(path, str(error)) from None
-        return ["workflow", inner.id, args, inner.term]
+        limit = [] if inner.limit is None else [inner.limit]
+        return ["workflow", inner.id, args, inner.term, *limit]
 
-    def _choice(self, choice: Choice, path: str, steps: frozenset[str]) -> list[Any]:
+    def _map(self, each: Map, path: str, names: _Names) -> list[Any]:
+        if not _is_whole(each.at_once, 1):
+            shown = describe_value(each.at_once)
+            raise self._error(path, f"at_once is {shown}; it has to be a whole number from 1 on")
+        if not _is_name(each.item):
+            raise self._error(path, f"{each.item!r} cannot be the name of an item: {_LETTERS}")
+        if not isinstance(each.over, (Input, Result, Item, list)):
+            shown = describe_value(each.over)
+            raise self._error(path, f"over is {shown}; it has to be a list, or what has one")
+        over = self._value(each.over, path, names)
+        body = self._term(each.body, f"{path}[0]", names.with_item(each.item))
+        return ["map", each.item, over, body, each.at_once]
+
+    def _wait(self, wait: Wait, path: str) -> list[Any]:
+        if not _is_name(wait.signal):
+            raise self._error(path, f"{wait.signal!r} cannot be the name of a signal: {_LETTERS}")
+        if wait.timeout is None:
+            return ["wait", wait.signal, None]
+        return ["wait", wait.signal, self._seconds(path, "timeout", wait.timeout, _LEAST_TIMEOUT)]
+
+    def _sleep(self, sleep: Sleep, path: str, names: _Names) -> list[Any]:
+        if (sleep.seconds is None) == (sleep.until is None):
+            raise self._error(path, "a Sleep takes either seconds or until")
+        if sleep.until is not None:
+            is_text = isinstance(sleep.until, str)
+            if is_text and not _is_moment(sleep.until):
+                text = "it has to be a time with its zone, such as 2030-01-31T08:00:00Z"
+                raise self._error(path, f"until is {describe_value(sleep.until)}; {text}")
+            return ["sleep", None, self._value(sleep.until, path, names)]
+        if not isinstance(sleep.seconds, (Input, Result, Item)):
+            self._seconds(path, "seconds", sleep.seconds, 0)
+        return ["sleep", self._value(sleep.seconds, path, names), None]
+
+    def _try(self, each: Try, path: str, names: _Names) -> list[Any]:
+        kinds: object = each.kinds
+        if not isinstance(kinds, (tuple, list)) or not all(isinstance(kind, str) for kind in kinds):
+            text = "it has to be a list of names of errors' classes"
+            raise self._error(path, f"kinds is {describe_value(kinds)}; {text}")
+        if kinds and each.catch is None:
+            raise self._error(path, "has kinds and no catch; give it one, or leave them out")
+        body = self._term(each.body, f"{path}.body", names)
+        catch = each.catch
+        rest = None if catch is None else self._term(catch, f"{path}.catch", names.with_step(ERROR))
+        return ["try", body, rest, list(each.kinds)]
+
+    def _choice(self, choice: Choice, path: str, names: _Names) -> list[Any]:
         self._require_some(choice.cases, path, "cases")
-        on = self._reference(choice.on, path, steps)
+        on = self._reference(choice.on, path, names)
         cases: list[list[Any]] = []
         for value, child in choice.cases.items():
             if not isinstance(value, (str, int)):
@@ -503,15 +507,17 @@ class _Compiler:
             if any(name == other for other, _ in cases):
                 text = f"{value!r} is a second case of the name {name!r}; leave one out"
                 raise self._error(path, text)
-            cases.append([name, self._term(child, f"{path}.{name}", steps)])
+            cases.append([name, self._term(child, f"{path}.{name}", names)])
         other = choice.otherwise
-        rest = None if other is None else self._term(other, f"{path}.{OTHERWISE}", steps)
+        rest = None if other is None else self._term(other, f"{path}.{OTHERWISE}", names)
         return ["choice", on, cases, rest]
 
-    def _loop(self, loop: Loop, path: str, steps: frozenset[str]) -> list[Any]:
+    def _loop(self, loop: Loop, path: str, names: _Names) -> list[Any]:
         if (loop.times is None) == (loop.until is None):
             raise self._error(path, "a Loop takes either times or until")
-        if not isinstance(loop.times, (Input, Result, NoneType)) and not _is_whole(loop.times, 0):
+        if not isinstance(loop.times, (Input, Result, Item, NoneType)) and not _is_whole(
+            loop.times, 0
+        ):
             text = "it has to be a whole number from 0 on, an Input or a Result"
             raise self._error(path, f"times is {describe_value(loop.times)}; {text}")
         if not _is_whole(loop.most, 1):
@@ -522,18 +528,18 @@ class _Compiler:
             text = "it has to be a field's name, with those of fields in it after dots"
             raise self._error(path, f"until is {shown}; {text}")
         name = own_name(path)
-        times = None if loop.times is None else self._value(loop.times, path, steps)
-        body = self._term(loop.body, f"{path}[0]", steps | {name})
+        times = None if loop.times is None else self._value(loop.times, path, names)
+        body = self._term(loop.body, f"{path}[0]", names.with_step(name))
         until = None if loop.until is None else loop.until.split(".")
         return ["loop", name, body, times, until, loop.most]
 
-    def _value(self, value: Value, path: str, steps: frozenset[str]) -> list[Any]:
-        if isinstance(value, (Input, Result)):
-            return self._reference(value, path, steps)
+    def _value(self, value: Value, path: str, names: _Names) -> list[Any]:
+        if isinstance(value, (Input, Result, Item)):
+            return self._reference(value, path, names)
         return ["is", _literal(f"workflow {self._definition.id}, {path}", value)]
 
-    def _reference(self, value: object, path: str, steps: frozenset[str]) -> list[Any]:
-        if not isinstance(value, (Input, Result)):
+    def _reference(self, value: object, path: str, names: _Names) -> list[Any]:
+        if not isinstance(value, (Input, Result, Item)):
             raise self._error(path, f"{describe_value(value)} is neither an Input nor a Result")
         if not _is_place(value.name):
             kind, shown = type(value).__name__, describe_value(value.name)
@@ -542,8 +548,13 @@ class _Compiler:
         if isinstance(value, Input):
             self._inputs.add(name)
             return ["input", name, fields]
-        if name not in steps:
-            there = ", ".join(sorted(steps)) or "none"
+        if isinstance(value, Item):
+            if name not in names.items:
+                there = ", ".join(sorted(names.items)) or "none"
+                raise self._error(path, f"there is no Map with an item {name!r}; there are {there}")
+            return ["item", name, fields]
+        if name not in names.steps:
+            there = ", ".join(sorted(names.steps)) or "none"
             raise self._error(path, f"there is no earlier step {name!r}; earlier ones are {there}")
         return ["step", name, fields]
 
@@ -613,6 +624,14 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
+def _is_moment(value: object) -> bool:
+    """Return whether a text is a time with its zone."""
+    try:
+        return isinstance(value, str) and datetime.fromisoformat(value).tzinfo is not None
+    except ValueError:
+        return False
+
+
 def _is_whole(value: object, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
@@ -653,6 +672,17 @@ def is_deeper(value: Any, levels: int) -> bool:
         parts = (each.values() if isinstance(each, dict) else each for each in found)
         found = list(chain.from_iterable(parts))
     return True
+
+
+def require_signal(name: object, value: object) -> None:
+    """Check the name and the value of a signal.
+
+    Raises:
+        DefinitionError: the name is none, or the value is nothing that JSON knows.
+    """
+    if not _is_name(name):
+        raise DefinitionError(f"{describe_value(name)} cannot be the name of a signal: {_LETTERS}")
+    _literal(f"signal {name}", value)
 
 
 def require_id(instance: object) -> str:

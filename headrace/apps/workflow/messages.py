@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 #: What the reducer reads: an instance is to start, a call has returned or failed, an instance is
-#: not to go on.
+#: told something, or is not to go on.
 START = "Start"
 RETURN = "Return"
 FAIL = "Fail"
+SIGNAL = "Signal"
 CANCEL_INSTANCE = "CancelInstance"
 
 #: What workers read.
@@ -28,12 +32,22 @@ NO_SUCH_INSTANCE = "PiFailureNoSuchInstance"
 EXCEPTIONS = "PiFailureExceptions"
 CALL_EXCEPTION = "PiFailureAtomicProcessException"
 
-#: What the original had not: an instance was cancelled, or its time limit was over.
+#: What the original had not: an instance was cancelled or terminated, or its time was over; a wait
+#: or a sleep has begun, and is over; a signal has come; done calls are being undone; a Try goes on
+#: with the term that takes its error.
 CANCELLED = "PiFailureCancelled"
+TERMINATED = "PiFailureTerminated"
 TIMED_OUT = "PiFailureTimedOut"
+EVENT_WAIT = "PiEventWait"
+EVENT_RESUME = "PiEventResume"
+EVENT_SIGNAL = "PiEventSignal"
+EVENT_UNDO = "PiEventUndo"
+EVENT_CATCH = "PiEventCatch"
 
 #: The events that an instance ends with.
-TERMINAL = frozenset({EVENT_RESULT, NO_RESULT, UNKNOWN_PROCESS, EXCEPTIONS, CANCELLED, TIMED_OUT})
+TERMINAL = frozenset(
+    {EVENT_RESULT, NO_RESULT, UNKNOWN_PROCESS, EXCEPTIONS, CANCELLED, TERMINATED, TIMED_OUT}
+)
 
 #: The state of an instance after each step.
 UPDATE = "PiiUpdate"
@@ -96,9 +110,17 @@ def start_message(instance: str, definition: str, args: dict[str, Any]) -> dict[
     return {"type": START, "instance": instance, "definition": definition, "args": args}
 
 
-def cancel_message(instance: str, reason: str, by: str) -> dict[str, Any]:
-    """Return what ends an instance before its time."""
-    return {"type": CANCEL_INSTANCE, "instance": instance, "reason": reason, "by": by}
+def cancel_message(
+    instance: str, reason: str, by: str, *, terminate: bool = False
+) -> dict[str, Any]:
+    """Return what ends an instance before its time; ``terminate``: without undoing anything."""
+    message = {"type": CANCEL_INSTANCE, "instance": instance, "reason": reason, "by": by}
+    return {**message, "terminate": True} if terminate else message
+
+
+def signal_message(instance: str, name: str, value: Any, own: str) -> dict[str, Any]:
+    """Return what tells an instance something; ``own`` is the id by which it counts once."""
+    return {"type": SIGNAL, "instance": instance, "name": name, "value": value, "id": own}
 
 
 def return_message(call: Assignment, result: Any) -> dict[str, Any]:
@@ -106,9 +128,15 @@ def return_message(call: Assignment, result: Any) -> dict[str, Any]:
     return _answer_header(RETURN, call) | {"obj": result}
 
 
-def fail_message(call: Assignment, text: str, trace: str = "", *, final: bool) -> dict[str, Any]:
-    """Return what says that a call has failed; a ``final`` failure is not attempted again."""
-    return _answer_header(FAIL, call) | {"msg": text, "trace": trace, "final": final}
+def fail_message(
+    call: Assignment, text: str, trace: str = "", *, final: bool, kinds: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return what says that a call has failed; a ``final`` failure is not attempted again.
+
+    ``kinds`` are the names of the error's class and of those that it is derived from.
+    """
+    found = _answer_header(FAIL, call) | {"msg": text, "trace": trace, "final": final}
+    return found | {"kinds": list(kinds)} if kinds else found
 
 
 def _answer_header(kind: str, call: Assignment) -> dict[str, Any]:

@@ -1,26 +1,36 @@
-"""The phases of an instance, and which of them follow each other."""
+"""The phases of an instance, and of each Try in it, and which of them follow each other."""
 
 from __future__ import annotations
 
 from enum import Enum
 
 
-class InstancePhase(Enum):
-    """The phase that an instance's state is in, as it is written there."""
+class ScopePhase(Enum):
+    """The phase that an instance or a Try is in, as it is written in the instance's state."""
 
     OPEN = "open"
     """Its term goes on."""
 
     FAILING = "failing"
-    """A call has failed for good; those that are open are waited for."""
+    """Something in it has failed for good; calls that are open are waited for."""
+
+    UNDOING = "undoing"
+    """Its done calls are undone, the last one first."""
+
+    CATCHING = "catching"
+    """The term that takes a failure goes on; of a Try only."""
 
     CLOSED = "closed"
-    """It has an outcome; it is remembered for a while, to know late answers."""
+    """The instance has an outcome; it is remembered for a while, to know late answers. Of a Try
+    there is no record any more.
+    """
 
 
 #: What may follow a phase.
-NEXT: dict[InstancePhase, frozenset[InstancePhase]] = {
-    InstancePhase.OPEN: frozenset({InstancePhase.FAILING, InstancePhase.CLOSED}),
-    InstancePhase.FAILING: frozenset({InstancePhase.CLOSED}),
-    InstancePhase.CLOSED: frozenset(),
+NEXT: dict[ScopePhase, frozenset[ScopePhase]] = {
+    ScopePhase.OPEN: frozenset({ScopePhase.FAILING, ScopePhase.CLOSED}),
+    ScopePhase.FAILING: frozenset({ScopePhase.UNDOING, ScopePhase.CATCHING, ScopePhase.CLOSED}),
+    ScopePhase.UNDOING: frozenset({ScopePhase.CATCHING, ScopePhase.CLOSED}),
+    ScopePhase.CATCHING: frozenset({ScopePhase.CLOSED}),
+    ScopePhase.CLOSED: frozenset(),
 }

@@ -15,8 +15,8 @@ from headrace.apps.workflow.instance import (
     RESULTS,
     Instance,
 )
-from headrace.apps.workflow.messages import CANCELLED, EVENT_RESULT
-from headrace.apps.workflow.phases import InstancePhase
+from headrace.apps.workflow.messages import CANCELLED, EVENT_RESULT, TERMINATED
+from headrace.apps.workflow.phases import ScopePhase
 from headrace.extensions.keyed.codecs import to_json
 from headrace.keyed import Event, Fired, Output, Phase, Phases, Timer, batched
 
@@ -60,12 +60,12 @@ _OUTCOMES = ("returned", "failed", "timed_out", "cancelled")
 
 
 #: What a closed instance counts as, by its outcome, where it has not failed.
-_ENDS = {EVENT_RESULT: "completed", CANCELLED: "cancelled"}
+_ENDS = {EVENT_RESULT: "completed", CANCELLED: "cancelled", TERMINATED: "cancelled"}
 
 
 def phase_of(state: Mapping[str, Any]) -> Phase:
     """Return what an instance counts as in metrics and status."""
-    is_closed = InstancePhase(state["phase"]) is InstancePhase.CLOSED
+    is_closed = ScopePhase(state["phase"]) is ScopePhase.CLOSED
     name = _ENDS.get(state["outcome"], "failed") if is_closed else state["phase"]
     ended = state.get("attempts", {})
     passed = state["counts"]
@@ -106,7 +106,7 @@ class WorkflowReducer:
 
     phases: ClassVar[Phases] = Phases(
         phase_of,
-        ("open", "failing", "completed", "failed", "cancelled"),
+        ("open", "failing", "undoing", "completed", "failed", "cancelled"),
         ("calls_in_flight",),
         (
             "instances_started",

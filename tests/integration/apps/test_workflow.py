@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -20,6 +21,7 @@ from headrace.apps.workflow import DefinitionError
 from headrace.apps.workflow.daemon_config import NodeRole, WorkflowNode
 from headrace.apps.workflow.errors import NoOutcomeError, WorkflowFailedError
 from headrace.apps.workflow.executor import Executor, ResultsListener
+from headrace.apps.workflow.selection import Selection
 from headrace.apps.workflow.topics import Topics, client_of, create_topics
 from headrace.core.clock import Deadline
 from headrace.core.imports import load_object
@@ -50,8 +52,8 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from headrace.apps.workflow import Call, CallFailedError, Input, Parallel, Result, Sequence
-from headrace.apps.workflow import Workflows
+from headrace.apps.workflow import Call, CallFailedError, Input, Item, Map, Parallel, Result
+from headrace.apps.workflow import Sequence, Sleep, Try, Wait, Workflows
 
 flows = Workflows()
 LEDGER = Path(__file__).with_name("ledger.db")
@@ -147,6 +149,36 @@ flows.define("rough", 1, Sequence(
     tardy=Call("tardy", n=Input("n")).limited(timeout=5, attempts=60),
     end=Parallel(no=Call("refuse", n=Input("n")), open=Call("linger", n=Input("n"))),
 ), policy="fail_fast", timeout=300, backoff=0.2)
+@flows.process
+def undo(call, n):
+    apply(call)
+
+
+@flows.process
+def say(call, text):
+    return text
+
+
+@flows.process
+def report(call, by, found):
+    return {"by": by, "found": found}
+
+
+flows.define("approved", 1, Sequence(
+    approval=Wait("approval"),
+    map=Map(Input("ns"), Call("refuel", n=Item("item"))),
+    end=Call("report", by=Result("approval.by"), found=Result("map")),
+))
+flows.define("tried", 1, Try(
+    Sequence(
+        Map(Input("ns"), Call("refuel", n=Item("item")).undone_by(
+            Call("undo", n=Result("result"))
+        )),
+        Call("refuse", n=3),
+    ),
+    Sequence(Sleep(0.1), Call("say", text="no way")),
+    kinds=("CallFailedError",),
+))
 flows.define("hanging", 1, Call("hang").limited(timeout=6, attempts=2))
 flows.define("held", 1, Call("hold"))
 flows.define("uneven", 1, Parallel(
@@ -274,7 +306,7 @@ def test_an_instance_is_started_heard_of_and_found_however_late(plant: Plant) ->
 
 
 def test_the_commands_start_show_and_wait(plant: Plant, tmp_path: Path) -> None:
-    """A node of ``workflow run``, instances that succeed, fail and are cancelled, by their ids."""
+    """A node of ``workflow run``, an instance that succeeds and one that fails, by their ids."""
 
     def run(*line: str) -> tuple[int, str, str]:
         return command(plant, "--brokers", plant.brokers, "--name", plant.topics.name, line=line)
@@ -302,13 +334,6 @@ def test_the_commands_start_show_and_wait(plant: Plant, tmp_path: Path) -> None:
         f"there is no instance 'nobody' in {plant.topics.name}\n",
     )
     assert run("result", "nobody", "--timeout", "0")[0] == 4
-    _, held, _ = run("start", "held", *flows)
-    line = ("list", "--definition", "held", "--older-than", "0", "--json")
-    assert wait_for(lambda: held.strip() in run(*line)[1], Deadline.after(WAIT))
-    code, printed, _ = run("cancel", "--definition", "held", "--reason", "no need")
-    assert (code, printed) == (0, held)
-    code, _, said = run("result", held.strip())
-    assert (code, said.count("failed at 0: cancelled by "), said.count(": no need")) == (1, 1, 1)
     code, _, said = run("start", "turnaround@2", *flows)
     assert (code, said.count("there is no version 2 of workflow 'turnaround'")) == (2, 1)
 
@@ -357,7 +382,7 @@ def test_instances_are_counted_by_phase_while_they_go_on(plant: Plant) -> None:
         assert abandoned, node.text()
         found = status()
         assert found["phases"] == {
-            "open": 1, "failing": 0, "completed": 2, "failed": 1, "cancelled": 0,
+            "open": 1, "failing": 0, "undoing": 0, "completed": 2, "failed": 1, "cancelled": 0,
         }  # fmt: skip
         assert [each["instance"] for each in found["oldest"]] == ["held"]
         node.signal(signal.SIGKILL)
@@ -376,6 +401,36 @@ def test_instances_are_counted_by_phase_while_they_go_on(plant: Plant) -> None:
         assert (counted("attempts_returned"), counted("instances_completed")) == (1, 1)
         assert node.metric("headrace_keyed_phase_oldest_seconds", **where) is None
     assert status()["counts"]["attempts_returned"] == 9
+
+
+def test_instances_are_signalled_undone_cancelled_and_awaited(plant: Plant) -> None:
+    """A node runs waits, maps and what is tried; futures and events have what becomes of them."""
+    node = plant.node("one", NodeRole.BOTH).start()
+
+    async def events(instance: str) -> list[str]:
+        return [each["type"] async for each in executor.events(instance)]
+
+    with plant.executor() as executor:
+        held = executor.submit("held")
+        executor.start("approved", {"ns": [1, 2]}, instance="a")
+        executor.signal("a", "approval", {"by": "ann"})
+        assert executor.result("a", WAIT) == {"by": "ann", "found": [1, 2]}, node.text()
+        tried = executor.submit("tried", {"ns": [3, 4]})
+        assert tried.result(WAIT) == "no way"
+        assert executor.outcome(tried.instance, WAIT)["undone"] == 2
+        cancelled = wait_for(
+            lambda: executor.cancel_all(Selection("held"), "no need"), Deadline.after(WAIT)
+        )
+        assert cancelled == [held.instance]
+        with pytest.raises(WorkflowFailedError, match=r"cancelled by .*: no need"):
+            held.result(WAIT)
+        found = asyncio.run(asyncio.wait_for(events("a"), WAIT))
+    assert Counter(found) == {
+        "PiEventStart": 1, "PiEventWait": 1, "PiEventSignal": 1, "PiEventResume": 1,
+        "PiEventCall": 3, "PiEventReturn": 3, "PiEventResult": 1,
+    }  # fmt: skip
+    effects = plant.rows("SELECT process, times FROM effects WHERE process = 'undo'")
+    assert effects == [("undo", 2)]
 
 
 def test_quick_calls_are_made_once_beside_one_that_outlasts_its_batch(plant: Plant) -> None:

@@ -14,6 +14,7 @@ from headrace.core.user_text import (
     describe_error,
     describe_value,
     kind_of,
+    kinds_of,
     message_of,
     plain_error,
     plain_text,
@@ -53,6 +54,8 @@ def test_an_error_whose_text_raises_is_described(kind: Any, how: type[BaseExcept
     """The type's name is found without calling code of its class."""
     error = raised(kind(how))
     name = kind_of(error)
+    assert kinds_of(error)[0] == name
+    assert not {"object", "Exception", "BaseException"} & set(kinds_of(error)[1:])
     assert name == type.__dict__["__name__"].__get__(kind)
     assert describe_error(error) == f"{name}: (its __str__ raises {how.__name__})"
     assert message_of(error).startswith("(its __str__ raises")

@@ -10,9 +10,20 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from headrace.apps.workflow import Call, Choice, Input, Loop, Parallel, Sequence
+from headrace.apps.workflow import (
+    Call,
+    Choice,
+    Input,
+    Loop,
+    Map,
+    Parallel,
+    Sequence,
+    Try,
+    Wait,
+)
 from headrace.apps.workflow.daemon_config import WorkflowNode
 from headrace.apps.workflow.instances import Instances
+from headrace.apps.workflow.messages import signal_message
 from headrace.apps.workflow.reducer import WorkflowReducer, phase_of
 from headrace.apps.workflow.selection import Selection
 from headrace.apps.workflow.term_tree import drawn
@@ -77,6 +88,43 @@ def test_an_instance_is_drawn_with_done_open_and_failed_calls() -> None:
     ]
 
 
+def test_maps_waits_and_what_is_undone_are_drawn() -> None:
+    """The drawing has items, what is waited for, and what is done, to be undone, and undone."""
+    term = Sequence(
+        legs=Map(Input("legs"), Call("a")),
+        ok=Wait("go", timeout=5),
+        trip=Try(Sequence(x=Call("b").undone_by(Call("d")), y=Call("c")), Call("d")),
+    )
+    flow = Flow(reducer(term)).start("i", legs=[1, 2]).ret("i", "0.legs[0]")
+    assert drawing(flow)[1:] == [
+        "sequence",
+        "├ legs: map",
+        "│ ├ [0]: call a     done",
+        "│ └ [1]: call a     open, attempt 1 of 3",
+        "├ ok: wait for go",
+        "└ trip: try",
+        "  ├ body: sequence",
+        "  │ ├ x: call b",
+        "  │ └ y: call c",
+        "  └ catch: call d",
+    ]
+    flow.ret("i", "0.legs[1]")
+    assert "├ ok: wait for go   waits until 1970-01-01T00:00:05Z" in drawing(flow)
+    flow.send("i", signal_message("i", "go", 1, "id")).ret("i", "0.trip.body.x")
+    assert "  │ ├ x: call b     done, to be undone" in drawing(flow)
+    flow.fail("i", "0.trip.body.y")
+    assert drawing(flow)[3:] == [
+        "├ ok: wait for go   done",
+        "└ trip: try         undoing",
+        "  ├ body: sequence",
+        "  │ ├ x: call b     is being undone",
+        "  │ └ y: call c     failed",
+        "  └ catch: call d",
+    ]
+    flow.ret("i", "0.trip.body.x.undo").ret("i", "0.trip.catch")
+    assert drawing(flow)[-1] == "calls that were undone 1"
+
+
 def test_a_workflow_that_is_called_is_drawn_within_and_an_unknown_one_not() -> None:
     """An instance without a term is drawn with its error."""
     found = workflows("a")
@@ -98,7 +146,7 @@ def test_instances_are_counted_by_phase_and_the_oldest_listed() -> None:
     found = Instances({name: phase_of(flow.test.state(name)) for name in names})
     document = found.document(oldest=2)
     assert document["phases"] == {
-        "open": 3, "failing": 0, "completed": 0, "failed": 1, "cancelled": 0,
+        "open": 3, "failing": 0, "undoing": 0, "completed": 0, "failed": 1, "cancelled": 0,
     }  # fmt: skip
     assert document["amounts"] == {"calls_in_flight": 4}
     assert document["counts"]["attempts"] == 6
@@ -113,7 +161,7 @@ def test_instances_are_counted_by_phase_and_the_oldest_listed() -> None:
         "answered late 0 · passed over 0"
     )
     assert found.lines(oldest=1, now=63.0) == [
-        "instances: open 3 · failing 0 · completed 0 · failed 1 · cancelled 0",
+        "instances: open 3 · failing 0 · undoing 0 · completed 0 · failed 1 · cancelled 0",
         "calls in flight 4",
         counts,
         "second  open for 1m 2s",
@@ -234,6 +282,8 @@ _PLACE = ["--brokers", "x"]
         (["list", *_PLACE, "--older-than", "old"], "'old' is no duration; take one such as 90s"),
         (["list", *_PLACE, "--args", "x"], "'x' is not NAME=VALUE"),
         (["list", *_PLACE, "--phase", "lost"], "'lost' is not one of"),
+        (["signal", "i", "a b", *_PLACE], "'a b' cannot be the name of a signal"),
+        (["signal", "i", "go", *_PLACE, "--value", "{"], "'{' is no JSON"),
         (["cancel", *_PLACE, "i"], "'--reason'"),
         (["cancel", *_PLACE, "--reason", "r"], "give the ids of instances, or options that"),
         (["cancel", *_PLACE, "--reason", "r", "i", "--phase", "open"], "give the ids of instances"),

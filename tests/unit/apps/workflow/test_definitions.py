@@ -16,10 +16,16 @@ from headrace.apps.workflow import (
     Choice,
     DefinitionError,
     Input,
+    Item,
     Loop,
+    Map,
     Parallel,
     Result,
+    Retry,
     Sequence,
+    Sleep,
+    Try,
+    Wait,
     Workflow,
     Workflows,
 )
@@ -137,6 +143,38 @@ def _within(depth: int) -> Any:
         (Choice(Input("x"), {_HALF: Call("a")}), "0: has the case 1.5; take a text, a whole"),
         (Choice(Input("x"), {None: Call("a")}), "0: has the case None; take a text, a whole"),  # type: ignore[dict-item]
         (Call("w"), "w@1 -> w@1: workflows call each other in a ring"),
+        (
+            Map(Input("x"), Call("a"), at_once=0),
+            "0: at_once is 0; it has to be a whole number from",
+        ),
+        (Map(Input("x"), Call("a"), item="a.b"), "0: 'a.b' cannot be the name of an item"),
+        (Map(_SEVEN, Call("a")), "0: over is 7; it has to be a list, or what has one"),
+        (
+            Map(Input("x"), Call("a", y=Item("leg"))),
+            "0[0]: there is no Map with an item 'leg'; ther",
+        ),
+        (Call("a", y=Item("item")), "0: there is no Map with an item 'item'; there are none"),
+        (Wait("a b"), "0: 'a b' cannot be the name of a signal"),
+        (Wait("go", timeout=0), "0: timeout is 0; it has to be a number of seconds from 0.001"),
+        (Sleep(), "0: a Sleep takes either seconds or until"),
+        (Sleep(1, until="x"), "0: a Sleep takes either seconds or until"),
+        (Sleep(-1), "0: seconds is -1; it has to be a number of seconds from 0"),
+        (Sleep(until="2030-01-01"), "0: until is '2030-01-01'; it has to be a time with its zone"),
+        (Try(Call("c")), "0.body: there is no process 'c'"),
+        (Try(Call("a"), Call("b", x=Result("body"))), "0.catch: there is no earlier step 'body'"),
+        (Try(Call("a"), kinds=("OSError",)), "0: has kinds and no catch; give it one"),
+        (Try(Call("a"), Call("b"), kinds=_TEXT), "0: kinds is '30s'; it has to be a list of names"),
+        (Call("a").undone_by(Call("w")), "0.undo: Call("),
+        (Call("a").undone_by(Call("b").undone_by(Call("a"))), "0.undo: what undoes a call has no"),
+        (Call("a").undone_by(Call("b", x=Result("y"))), "0.undo: there is no earlier step 'y'"),
+        (
+            Call("a").limited(retries={"OSError": _SEVEN}),
+            "0: retries has 'OSError': 7; give a Retry",
+        ),
+        (
+            Call("a").limited(retries={"E": Retry(0)}),
+            "0, retries of E: attempts is 0; it has to be",
+        ),
     ],
 )
 def test_a_term_that_cannot_be_started_is_named(term: Any, words: str) -> None:
@@ -150,7 +188,7 @@ def test_a_term_that_cannot_be_started_is_named(term: Any, words: str) -> None:
 
 @pytest.mark.parametrize("limit", [0, -1, inf, "1h", True])
 def test_a_limit_is_a_number_of_seconds(limit: Any) -> None:
-    """And one of a workflow that another one calls is refused: it would not be kept."""
+    """The message has the workflow and the value; a limit goes along where one is called."""
     found = workflows("a")
     found.define("w", 1, Call("a"), limit=limit)
     with pytest.raises(DefinitionError, match=r"w@1, 0: limit is .*; it has to be a number of sec"):
@@ -158,8 +196,7 @@ def test_a_limit_is_a_number_of_seconds(limit: Any) -> None:
     found.define("inner", 1, Call("a"), limit=5)
     found.define("v", 1, Call("inner"))
     assert found.compiled("inner").limit == 5_000
-    with pytest.raises(DefinitionError, match="v@1, 0: workflow inner@1 has a limit; start it, or"):
-        found.compiled("v")
+    assert found.compiled("v").term[4:] == [5_000]
 
 
 def test_workflows_that_call_each_other_in_a_ring_are_named() -> None:

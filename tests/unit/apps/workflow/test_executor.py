@@ -340,6 +340,24 @@ def test_an_instance_is_cancelled_by_its_id(scene: Scene) -> None:
     assert second["by"] == who()
 
 
+def test_an_instance_is_signalled_and_terminated(scene: Scene) -> None:
+    """A signal has an id of its own, or the one that is given; a bad one is not sent."""
+    with scene.executor() as executor:
+        executor.signal("mine", "go", {"n": 1}, signal_id="first")
+        executor.signal("mine", "go")
+        executor.terminate("mine", "wrong", by="ann")
+        with pytest.raises(DefinitionError, match="'a b' cannot be the name of a signal"):
+            executor.signal("mine", "a b")
+        with pytest.raises(DefinitionError, match="signal go: nan is nothing that JSON knows"):
+            executor.signal("mine", "go", float("nan"))
+    first, second, third = scene.told
+    assert first == {
+        "type": "Signal", "instance": "mine", "name": "go", "value": {"n": 1}, "id": "first",
+    }  # fmt: skip
+    assert second["id"] not in {"", "first"}
+    assert (third["type"], third["terminate"], third["by"]) == ("CancelInstance", True, "ann")
+
+
 def test_all_instances_of_a_selection_are_cancelled(scene: Scene) -> None:
     """Those that have no outcome, the oldest first; the selection bounds how many."""
     keep_state(scene, "new", "open", 1, n=1)

@@ -15,15 +15,22 @@ from headrace.apps.workflow import (
     CallFailedError,
     DefinitionError,
     Input,
+    Item,
     LocalExecutor,
     Loop,
+    Map,
     Parallel,
     Result,
     Sequence,
+    Sleep,
+    Try,
+    Wait,
     Workflows,
 )
 from headrace.apps.workflow.errors import NoOutcomeError, WorkflowFailedError
 from headrace.apps.workflow.selection import Selection
+from headrace.core.clock import Deadline
+from headrace.devstack.wait import wait_for
 from tests.unit.apps.workflow.test_reducer import TERMS, Flow, reducer
 
 if TYPE_CHECKING:
@@ -121,6 +128,8 @@ def test_an_invalid_start_starts_nothing(executor: LocalExecutor) -> None:
         executor.start("once", {"n": 1}, instance="")
     with pytest.raises(NoOutcomeError, match="instance other has no outcome after 0 s"):
         executor.result("other", 0)
+    with pytest.raises(NoOutcomeError, match="instance held has no outcome after 0 s; ask again"):
+        executor.execute("held", instance="held", timeout=0)
 
 
 def test_a_future_has_the_result_or_the_error(scene: Scene, executor: LocalExecutor) -> None:
@@ -210,11 +219,38 @@ def test_a_call_that_hangs_is_left_and_its_place_is_free(scene: Scene) -> None:
     with LocalExecutor(scene.flows, threads=1) as executor:
         with pytest.raises(WorkflowFailedError, match="attempt 2 was not answered in time"):
             executor.execute("hang")
-        assert [call.attempt for call in scene.held] == [1, 2]
+        scene.await_held(2)
+        assert sorted(call.attempt for call in scene.held) == [1, 2]
         with pytest.raises(WorkflowFailedError, match=r"time limit of 0\.05 s is over"):
             executor.execute("limited")
         scene.go.set()
         assert executor.execute("held") == "held"
+
+
+def test_waits_and_sleeps_are_over_and_what_is_tried_is_undone(scene: Scene) -> None:
+    """The process of an undo is called as any, and sleeping takes no thread."""
+    undone: list[int] = []
+
+    @scene.flows.process
+    def undo(call: Assignment, n: int) -> None:
+        assert call.ref.endswith(".undo")
+        undone.append(n)
+
+    booked = Call("double", n=Item("item")).undone_by(Call("undo", n=Result("result.n")))
+    scene.flows.define("tried", 1, Sequence(
+        go=Wait("go"),
+        trip=Try(
+            Sequence(Map(Result("go"), booked, at_once=1), Sleep(0.01), Call("refuse")),
+            Call("double", n=Input("n")),
+            kinds=("CallFailedError",),
+        ),
+    ))  # fmt: skip
+    with LocalExecutor(scene.flows, threads=1) as executor:
+        future = executor.submit("tried", {"n": 5})
+        executor.signal(future.instance, "go", [1, 2, 3])
+        assert future.result(WAIT)["n"] == 10
+        assert undone == [6, 4, 2]
+        assert executor.outcome(future.instance, 0)["undone"] == 3
 
 
 def test_a_closed_executor_ends_what_waits(scene: Scene) -> None:
@@ -241,10 +277,11 @@ def test_a_closed_executor_ends_what_waits(scene: Scene) -> None:
 def test_an_instance_is_forgotten_after_a_while(scene: Scene) -> None:
     """The same id is another instance then."""
     with LocalExecutor(scene.flows, keep=0.001) as executor:
-        seen = [executor.execute("once", {"n": n}, instance="mine")["n"] for n in (1,)]
-        while seen[-1] != 4:
-            seen.append(executor.submit("once", {"n": 2}, instance="mine").result(WAIT)["n"])
-    assert seen[0] == 2
+        assert executor.execute("once", {"n": 1}, instance="mine")["n"] == 2
+        deadline = Deadline.after(WAIT)
+        assert wait_for(
+            lambda: executor.execute("once", {"n": 2}, instance="mine")["n"] == 4, deadline
+        )
 
 
 @pytest.mark.parametrize("threads", [0, "4"])
