@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import signal
 import sys
 from importlib import import_module
@@ -73,6 +74,8 @@ def main() -> int:
             print(path)
         return 0
     signal.signal(signal.SIGTERM, _end)
+    # an installation has its bytecode: without it each process compiles what it imports first
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     run = import_module(f"benchmarks.{chosen.name}").run
     options = {name: getattr(chosen, name) for name in _OPTIONS.get(chosen.name, ())}
