@@ -128,11 +128,11 @@ def _rekeying(channel: ChannelConfig) -> ChannelConfig:
     processor = RekeyProcessorConfig(
         key=chosen.key,
         value=chosen.value,
-        reader_schema=chosen.reader_schema,
         engine=chosen.engine,
         internal=ByKeyTopicConfig(**internal),
         max_records=chosen.max_records,
         target_duration=chosen.target_duration,
+        **({"reader_schema": chosen.reader_schema} if chosen.reader_schema is not None else {}),
         **({"decoder_options": chosen.decoder_options} if chosen.decoder is not None else {}),
         **({"reload": chosen.reload} if ":" in chosen.key or chosen.decoder is not None else {}),
     )

@@ -109,9 +109,13 @@ def test_a_static_coordinator_names_the_partitions_of_both_topics(tmp_path: Path
     assert found[0]["orders"] == found[1]["status.orders.by-key"]
 
 
-def test_both_shown_channels_load_as_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "value", ["json", "json_schema", "avro, reader_schema: {subject: orders-value}"]
+)
+def test_both_shown_channels_load_as_the_same(tmp_path: Path, value: str) -> None:
     """The shown text has both channels, and loading it derives no further ones."""
-    config = loaded(tmp_path, text())
+    registry = "registry: {url: http://registry:8081}\n"
+    config = loaded(tmp_path, registry + text(processor=f", value: {value}"))
     assert loaded(tmp_path, show(config)) == config
 
 
