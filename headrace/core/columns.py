@@ -54,6 +54,8 @@ def constant(kind: pa.DataType, data: bytes) -> pa.Scalar:
     buffers = [None, pa.py_buffer(data)]
     if pa.types.is_binary(kind) or pa.types.is_string(kind):
         buffers.insert(1, pa.py_buffer(struct.pack("=2i", 0, len(data))))
+    elif pa.types.is_large_binary(kind) or pa.types.is_large_string(kind):
+        buffers.insert(1, pa.py_buffer(struct.pack("=2q", 0, len(data))))
     return pa.Array.from_buffers(kind, 1, buffers)[0]
 
 

@@ -17,7 +17,7 @@ from headrace.formats.native import library
 #: The type of pieces.
 PIECES = pa.large_binary()
 
-NOTHING = pa.scalar(b"", PIECES)
+NOTHING = constant(PIECES, b"")
 
 _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "varints": (c.c_void_p, c.c_int64, c.c_int, c.c_void_p, c.c_void_p),

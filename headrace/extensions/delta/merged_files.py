@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 from pyarrow.fs import LocalFileSystem
 
 from headrace.core.errors import ResultMisfitError, StartError
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
 
     from deltalake import DeltaTable
     from deltalake.transaction import AddAction
+    from pyarrow import dataset as ds
 
     from headrace.extensions.delta.data_files import DataFile, Values
     from headrace.extensions.delta.table import KeptTable
@@ -290,6 +290,8 @@ class TableMerge:
         """Return the keys of a file's rows, None where it has none between those of new rows."""
         footer = self._footers.get(file.path)
         if footer is None:
+            from pyarrow import dataset as ds  # noqa: PLC0415 - it imports pandas
+
             path = str(self._folder / file.path)
             footer = ds.ParquetFileFormat().make_fragment(path, LocalFileSystem())
             footer.ensure_complete_metadata()

@@ -121,7 +121,8 @@ def test_a_name_stands_for_a_decoder_of_rows_or_of_values(packages: Path, tmp_pa
             "{type: keyed, engine: arrow, reducer: 'a:b', value: text}",
             (
                 "value (line 6): 'text' is no plug-in of headrace.decoders; installed are none; "
-                "install its package, or give json, string, bytes, or an import path"
+                "install its package, or give json, string, bytes, json_schema, avro, protobuf, or "
+                "an import path"
             ),
         ),
         (
