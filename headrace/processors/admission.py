@@ -53,7 +53,8 @@ class OverflowPolicy(Protocol):
     def keep(self, record: Record, waiting: int, most: int) -> bool:
         """Return whether a record is processed, where ``waiting`` are more than ``most``.
 
-        It is called for the records of a partition in their order; after a failure again.
+        It is called for the records of a partition in their order, until those that it does not
+        keep leave no more waiting than ``most``; after a failure again.
         """
         ...
 
@@ -213,7 +214,12 @@ def _kept_by(
     """Return the records that a policy keeps, and the others."""
     if waiting <= most:
         return [records], []
-    return _split_by(records, [bool(policy.keep(each, waiting, most)) for each in records])
+    kept: list[bool] = []
+    for each in records:
+        is_kept = waiting <= most or bool(policy.keep(each, waiting, most))
+        kept.append(is_kept)
+        waiting -= not is_kept  # what is left out does not wait any more
+    return _split_by(records, kept)
 
 
 def _split(

@@ -163,6 +163,15 @@ class Urgent:
         return record.key() in {b"k0", b"k2"}
 
 
+class KeepsNothing:
+    """A policy that keeps no record."""
+
+    def keep(self, record: Any, waiting: int, most: int) -> bool:
+        """Return that a record is left out, of which more wait than may."""
+        assert waiting > most, f"{record} has room"
+        return False
+
+
 def urgent() -> Urgent:
     """Return a policy."""
     return Urgent()
@@ -179,9 +188,17 @@ def test_a_policy_of_ones_own_says_of_each_record_whether_it_is_kept(columns: bo
     assert offsets(kept.records) == [0, 2, 3, 5]
     assert left_out is not None
     assert (left_out.count, left_out.choice.value, offsets(left_out.copies)) == (2, "own", [1, 4])
-    assert policy.asked == [(30, 10)] * 6
+    assert policy.asked == [(waiting, 10) for waiting in (30, 30, 29, 29, 29, 28)]
     batch = batch_of(FakeAssignment(P0, high_watermark=30), 20, 5)
     assert admission.admit(batch) == (batch, None)
+
+
+def test_a_policy_of_ones_own_leaves_out_no_more_than_are_too_many() -> None:
+    """One that keeps nothing is asked until no more wait than may; the rest is processed."""
+    rules = AdmissionRules(None, 4, OverflowChoice.OWN, policy=KeepsNothing())
+    admission = Admission(rules, FakeClock())
+    kept, left_out = admission.admit(batch_of(FakeAssignment(P0, high_watermark=6), 0, 5))
+    assert (offsets(kept.records), left_out and left_out.count) == ([2, 3, 4], 2)
 
 
 @pytest.mark.parametrize(
