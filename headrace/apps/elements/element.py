@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from headrace.core.imports import load_callable
 from headrace.core.user_text import describe_error, describe_value, kind_of
-from headrace.extensions.keyed.codecs import from_json, to_json
+from headrace.extensions.keyed.codecs import field_of, from_json, to_json
 from headrace.extensions.keyed.exact import exact_json
 from headrace.keyed import Event, Fired, Output, Timer, at_clock, at_event, batched
 
@@ -76,7 +76,7 @@ class Stream:
         """Return the key of a value, None where the stream has no key finder, or ``...``: the same.
 
         Parts are texts: ``7`` and ``"7"`` are one key, also among several. One part is a key by
-        itself.
+        itself. A list that one name finds is a key of its parts as they are.
 
         Raises:
             ValueError: the value has none.
@@ -91,6 +91,8 @@ class Stream:
                 raise ValueError(f"stream {self.name!r}: its key finder returned no key")
         elif isinstance(self.key, str):
             found = self._read_path(value, self.key)
+            if isinstance(found, list):  # as channels with key: value.NAME write it
+                return tuple(found)
         else:
             found = tuple(self._read_path(value, name) for name in self.key)
         if isinstance(found, list | tuple):
@@ -101,9 +103,7 @@ class Stream:
         return found if isinstance(found, bytes) else _key_text(found)
 
     def _read_path(self, value: Any, name: str) -> Any:
-        found = value
-        for step in name.split("."):
-            found = found.get(step) if isinstance(found, dict) else None
+        found = field_of(value, name.split("."))
         if found is None:
             raise ValueError(f"stream {self.name!r}: the value has no {name!r}, its key")
         return found

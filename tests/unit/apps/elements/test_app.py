@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from typing_extensions import override
 
 from headrace.apps.elements import SAME_KEY, App, Element, Stream
@@ -18,6 +20,7 @@ from headrace.core.errors import ConfigError, PoisonRecordError
 from headrace.core.tables import SCHEMA
 from headrace.extensions.keyed.row import KeyRow
 from headrace.keyed import Event, Fired
+from headrace.extensions.keyed.codecs import field_of, key_bytes
 from tests.unit.apps.elements.programs import (
     Alarm,
     Basket,
@@ -496,6 +499,22 @@ def _twice(app: App) -> None:
         ),
         (
             lambda app: app.create_element(Hello, singleton="member", ttl="5s"),
+_json = st.recursive(
+    st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+)
+
+
+@given(_json)
+@example(["a"])
+@example([7, "7"])
+@example("[x")
+def test_a_name_finds_the_key_that_a_channel_finds_by_the_name(value: Any) -> None:
+    """An event has one key, whether it comes in by the intake or from an element."""
+    found = key_bytes(Stream("s", key="k.l").key_of({"k": {"l": value}}))
+    assert found == key_bytes(field_of({"k": {"l": value}}, ["k", "l"]))
+
+
             "element Hello: ttl goes by the stream time of a partition, and the instance is one",
         ),
         (
