@@ -6,6 +6,7 @@ Both take a look at all rows of a partition, which a reducer of one key cannot h
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ import pyarrow.compute as pc
 from headrace.extensions.keyed.codecs import from_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from headrace.extensions.keyed.row import KeyRow
 
@@ -25,26 +26,40 @@ if TYPE_CHECKING:
 EVICTED = "headrace.evicted"
 
 
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The bound of an element: the instances that a partition may have at most.
+
+    A record of ``topics`` makes an instance of its key. ``within``: so may an event of another
+    element, which does not show before it is reduced, and is counted with the next micro-batch.
+    """
+
+    most: int
+    topics: frozenset[str]
+    within: bool = False
+
+
 class AddedEvents:
     """Adds events to the records of a micro-batch. One thread at a time.
 
     ``everywhere`` are the topics of which each record goes to each key that its partition has.
-    ``most`` has by element how many instances a partition may have: those that had no event for
+    ``bounds`` has by element how many instances a partition may have: those that had no event for
     longest end, after the records of the micro-batch.
     """
 
-    def __init__(self, everywhere: Collection[str], most: Mapping[str, int]) -> None:
+    def __init__(self, everywhere: Collection[str], bounds: Mapping[str, Bound]) -> None:
         self._everywhere = frozenset(everywhere)
-        self._most = dict(most)
-        # by partition the keys that were counted, and where it ended then by topic
-        self._counted: dict[int, set[bytes]] = {}
+        self._bounds = dict(bounds)
+        # by partition and element the keys that may have an instance: no more than are allowed
+        self._counted: dict[tuple[int, str], set[bytes]] = {}
+        # by topic and partition the last offset
         self._ends: dict[tuple[str, int], int] = {}
 
     def __call__(self, table: pa.Table, rows_of: RowsOf) -> pa.Table:
         """Return the records with what is added. Blocks for reads of rows where it is."""
         if self._everywhere:
             table = self._repeated(table, rows_of)
-        if self._most and table.num_rows:
+        if self._bounds and table.num_rows:
             table = pa.concat_tables([table, *self._endings(table, rows_of)])
         return table
 
@@ -80,7 +95,7 @@ class AddedEvents:
     def _endings(self, table: pa.Table, rows_of: RowsOf) -> Iterator[pa.Table]:
         """Yield events that end the instances of a partition that are too many."""
         names = ("topic", "partition", "offset", "key")
-        touched: dict[int, dict[bytes, None]] = {}
+        came: dict[int, list[tuple[str, bytes]]] = {}
         last: dict[int, int] = {}
         first: dict[tuple[str, int], int] = {}
         ends: dict[tuple[str, int], int] = {}
@@ -90,26 +105,45 @@ class AddedEvents:
             ends[topic, number] = offset
             last[number] = place
             if key is not None:
-                keys = touched.setdefault(number, {})
-                keys.pop(key, None)  # the latest is the last
-                keys[key] = None
+                came.setdefault(number, []).append((topic, key))
         # what is delivered again was dropped: its instances are to be counted again
         again = {each[1] for each, offset in first.items() if offset <= self._ends.get(each, -1)}
         self._ends.update(ends)
-        for number, keys in touched.items():
-            # of a partition that was elsewhere too much may be known, until its next new key
-            if number not in again and self._counted.get(number, set()).issuperset(keys):
-                continue
-            rows = rows_of(number)
-            ended: list[tuple[bytes, str]] = []
-            for element, most in self._most.items():
-                since = dict(_last_events(rows, element))
-                order = sorted((key for key in since if key not in keys), key=since.__getitem__)
-                order += keys
-                ended += ((key, element) for key in order[: max(0, len(order) - most)])
-            self._counted[number] = {*rows, *keys} - {key for key, _ in ended}
+        for number, place in last.items():
+            if number in again:
+                for element in self._bounds:
+                    self._counted.pop((number, element), None)
+            ended = [
+                (key, element)
+                for element in self._bounds
+                for key in self._too_many(number, element, came.get(number, ()), rows_of)
+            ]
             if ended:
-                yield _events(table, last[number], ended)
+                yield _events(table, place, ended)
+
+    def _too_many(
+        self, number: int, element: str, came: Iterable[tuple[str, bytes]], rows_of: RowsOf
+    ) -> Sequence[bytes]:
+        """Return the keys whose instances of an element are too many in a partition."""
+        bound = self._bounds[element]
+        made: set[bytes] = set()
+        used: dict[bytes, None] = {}
+        for topic, key in came:
+            if topic in bound.topics:
+                made.add(key)
+            elif not bound.within:
+                continue
+            used.pop(key, None)  # the latest is the last
+            used[key] = None
+        # of a partition that was elsewhere too much may be known, until its next new key
+        if not bound.within and self._counted.get((number, element), set()).issuperset(made):
+            return ()
+        since = dict(_last_events(rows_of(number), element))
+        order = sorted((key for key in since if key not in used), key=since.__getitem__)
+        order += (key for key in used if key in made or key in since)
+        ended = order[: max(0, len(order) - bound.most)]
+        self._counted[number, element] = {*order[len(ended) :]}
+        return ended
 
 
 def _last_events(rows: Mapping[bytes, KeyRow], element: str) -> Iterator[tuple[bytes, int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from headrace.apps.elements.added_events import EVICTED, AddedEvents
+from headrace.apps.elements.added_events import EVICTED, AddedEvents, Bound
 from headrace.apps.elements.app import App
 from headrace.apps.elements.element import Call, parts_of_key
 from headrace.apps.elements.plan import Wired, describe_finder
@@ -16,7 +16,7 @@ from headrace.extensions.keyed.exact import exact_json
 from headrace.keyed import Event, Fired, Output, batched
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from headrace.apps.elements.element import Instance
     from headrace.apps.elements.plan import AppPlan, Part
@@ -51,13 +51,12 @@ class PartReducer:
         #: The instances of which there is one a member.
         self.members: dict[str, Instance] = {}
         self.everywhere = part.everywhere
-        rules = {name: kind.rules for name, kind in self.kinds.items()}
-        most = {
-            n: each.max_instances for n, each in rules.items() if each.max_instances is not None
-        }
-        #: What adds events to those that come in, None where there are none to add.
-        self.extend = AddedEvents(part.topics_everywhere, most) if most or part.everywhere else None
         self.internal = {n for n, e in plan.streams.items() if e.wired is Wired.INTERNAL}
+        bounds = self._bounds()
+        #: What adds events to those that come in, None where there are none to add.
+        self.extend = (
+            AddedEvents(part.topics_everywhere, bounds) if bounds or part.everywhere else None
+        )
         written = plan.written_by(part)
         self.outputs = tuple(sorted(written))
         first = next(iter(self.kinds.values()))
@@ -65,6 +64,26 @@ class PartReducer:
         self.__module__ = first.element.__module__
         if all(kind.rules.ttl is None for kind in self.kinds.values()):  # no timer of event time
             batched(self)
+
+    def _bounds(self) -> dict[str, Bound]:
+        """Return how many instances of an element a partition may have, and what makes them."""
+        within = {each.name for streams in self.emitted.values() for each in streams.values()}
+        # an event for all instances makes none
+        within = (within & self.internal) - self.everywhere
+        topics = {
+            stream: topic
+            for topic, stream in self.by_topic.items()
+            if stream not in self.everywhere
+        }
+        return {
+            name: Bound(
+                most,
+                frozenset(topics[each] for each in topics if name in self.targets[each]),
+                any(name in self.targets[each] for each in within),
+            )
+            for name, kind in self.kinds.items()
+            if (most := kind.rules.max_instances) is not None
+        }
 
     def __call__(
         self,
@@ -113,6 +132,7 @@ class _KeyRun:
         self._waiting: deque[tuple[str, Event[Any]]] = deque()
         self._outputs: list[Output] = []
         self._fact: Event[Any] | None = None
+        self._evicted: set[str] = set()
 
     def take(self, stream: str, event: Event[Any]) -> None:
         """Reduce an event of a stream, and what it leads to within the task."""
@@ -121,14 +141,18 @@ class _KeyRun:
         self._drain()
 
     def evict(self, name: str, time: int) -> None:
-        """End an instance, of which there are too many; one that has ended stays so."""
+        """End an instance, of which there are too many; one that has ended stays so.
+
+        What comes of it is not delivered to elements that are ended so, which it would make again.
+        """
         instance = self._instances.get(name)
         if instance is not None:
             self._fact = None
+            self._evicted.add(name)
             self._calls[name].time = time
             instance.remove()
             self._collect(name, instance)
-            self._drain()
+            self._drain(self._evicted)
 
     def fire(self, fired: Fired) -> None:
         """Apply a timer; one of an element that is not there any more does nothing."""
@@ -170,7 +194,8 @@ class _KeyRun:
                 timers |= {f"{name}/{timer}": when for timer, when in own.items()}
         return state or None, self._outputs, timers
 
-    def _drain(self) -> None:
+    def _drain(self, ended: Collection[str] = ()) -> None:
+        """Deliver what waits, and what comes of it, to elements but those that are ended."""
         count = 0
         while self._waiting:
             stream, event = self._waiting.popleft()
@@ -182,6 +207,8 @@ class _KeyRun:
                     "send them by another key"
                 )
             for name in self._reducer.targets[stream]:
+                if name in ended:
+                    continue
                 if stream not in self._reducer.everywhere or self._instances[name] is not None:
                     self._deliver(name, event)
 

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from typing_extensions import override
 
 from headrace.apps.elements import SAME_KEY, App, Element, Stream
-from headrace.apps.elements.added_events import AddedEvents
+from headrace.apps.elements.added_events import AddedEvents, Bound
 from headrace.apps.elements.app_test import AppTest, Emitted
 from headrace.apps.elements.part_reducer import PartReducer, StreamKey, app_reducer, load_app
 from headrace.core.errors import ConfigError, PoisonRecordError
 from headrace.core.tables import SCHEMA
+from headrace.extensions.keyed.codecs import field_of, key_bytes
 from headrace.extensions.keyed.row import KeyRow
 from headrace.keyed import Event, Fired
-from headrace.extensions.keyed.codecs import field_of, key_bytes
 from tests.unit.apps.elements.programs import (
     Alarm,
     Basket,
@@ -368,7 +368,7 @@ def test_the_least_recently_used_instances_end_where_there_are_too_many() -> Non
 
 def test_a_micro_batch_with_more_keys_than_instances_keeps_its_last() -> None:
     """Each key is taken before those that are too many end; what is not counted yet is read."""
-    ended = AddedEvents((), {"Visit": 2})
+    ended = AddedEvents((), {"Visit": Bound(2, frozenset({"in"}))})
     state = {"Visit": {"events": 1, "_element": {"last": 5}}}
     rows = {b"old": KeyRow(json.dumps(state).encode()), b"other": KeyRow(b'{"Another":{}}')}
     found = ended(records(*(("in", key) for key in (b"a", b"b", b"c", b"b"))), lambda _: rows)
@@ -377,6 +377,106 @@ def test_a_micro_batch_with_more_keys_than_instances_keeps_its_last() -> None:
         (b"old", b'"Visit"', 3),
         (b"a", b'"Visit"', 3),
     ]
+
+
+def test_only_events_of_its_own_count_for_the_bound_of_an_element() -> None:
+    """A key that another element of the part had an event of neither counts nor is used by it."""
+    ended = AddedEvents((), {"Visit": Bound(2, frozenset({"in"}))})
+    rows = {b"o": KeyRow(b'{"Other":{}}')}
+    came = [("in", b"a"), ("in", b"b"), ("other", b"a"), ("other", b"c"), ("in", b"d")]
+    found = ended(records(*came), lambda _: rows)
+    assert [each["key"] for each in found.slice(len(came)).to_pylist()] == [b"a"]
+
+
+@dataclass
+class Guest(Element):
+    """Counts, and tells of its events and its end, by the same key."""
+
+    ends = Stream("ends")
+    told = Stream("told")
+
+    events: int = 0
+
+    @override
+    def on_event(self, event: Event[Any]) -> None:
+        self.events += 1
+        if event.value == {"k": self.key, "tell": True}:
+            self.emit(self.told, {})
+
+    @override
+    def on_remove(self) -> None:
+        self.emit(self.ends, {"key": self.key})
+        self.emit(self.told, {})
+
+
+class Guests(App):
+    """Two elements by the same key, one of which is bounded; ``told`` are those that hear."""
+
+    def __init__(self, *told: str) -> None:
+        self._told = told
+
+    @override
+    def on_init(self) -> None:
+        few = self.create_element(Guest, "Few", max_instances=2)
+        many = self.create_element(Guest, "Many")
+        told = [each for each in (few, many) if each.name in self._told]
+        if told:
+            self.create_stream("told", SAME_KEY, *told)
+        else:
+            self.create_output_stream("told")
+        self.create_input_stream("few", "k", few)
+        self.create_input_stream("many", "k", many)
+        self.create_input_stream("both", "k", few, many)
+        self.create_input_stream("all", few, many)
+        self.create_output_stream("ends")
+
+
+def _instances(test: AppTest, element: str) -> set[str]:
+    return {key for key in "klmno" if test.state(element, key) is not None}
+
+
+@given(
+    st.sampled_from([(), ("Few",), ("Many",), ("Few", "Many")]),
+    st.lists(
+        st.tuples(
+            st.sampled_from(["few", "many", "both", "all"]),
+            st.lists(st.sampled_from("klmno"), min_size=1, max_size=4),
+        ),
+        max_size=8,
+    ),
+)
+def test_a_bound_holds_after_each_micro_batch_and_counts_its_own_element_alone(
+    told: tuple[str, ...], batches: list[tuple[str, list[str]]]
+) -> None:
+    """The instances that are too many end, those without an event for longest; others keep all."""
+    test = AppTest(Guests(*told))
+    few: dict[str, int] = {}  # by key the latest event
+    many: set[str] = set()
+    for time, (stream, keys) in enumerate(batches):
+        found = test.send(stream, *({"k": key} for key in keys), ts=time)
+        ended = _keys([each for each in found if each.stream == "ends"])
+        if stream in {"few", "both"}:
+            few |= dict.fromkeys(keys, time)
+        if stream == "all":
+            few = dict.fromkeys(few, time)
+        if stream in {"many", "both"}:
+            many |= {*keys}
+        assert len(ended) == max(0, len(few) - 2)
+        oldest = [few.pop(key) for key in ended]
+        assert max(oldest, default=0) <= min(few.values(), default=0)
+        many |= {*ended} if "Many" in told else set()
+        assert (_instances(test, "Few"), _instances(test, "Many")) == ({*few}, many)
+
+
+def test_instances_that_another_element_makes_are_counted_with_the_next_micro_batch() -> None:
+    """They do not show before: nothing that is there ends for what may come of an event."""
+    test = AppTest(Guests("Few"))
+    test.send("few", {"k": "k"}, {"k": "l"}, ts=1)
+    test.send("many", {"k": "m"}, {"k": "n"}, ts=2)
+    assert _instances(test, "Few") == {"k", "l"}
+    test.send("many", *({"k": key, "tell": True} for key in "mn"), ts=3)
+    test.send("many", {"k": "o"}, ts=4)
+    assert _instances(test, "Few") == {"m", "n"}
 
 
 # --- keys -----------------------------------------------------------------------------------------
@@ -395,6 +495,22 @@ def test_a_number_and_its_text_are_one_key(finder: Any, one: Any, other: Any) ->
     """Parts of several are so, too, and one part alone is a key by itself."""
     stream = Stream("s", key=finder)
     assert stream.key_of(one) == stream.key_of(other)
+
+
+_json = st.recursive(
+    st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+)
+
+
+@given(_json)
+@example(["a"])
+@example([7, "7"])
+@example("[x")
+def test_a_name_finds_the_key_that_a_channel_finds_by_the_name(value: Any) -> None:
+    """An event has one key, whether it comes in by the intake or from an element."""
+    found = key_bytes(Stream("s", key="k.l").key_of({"k": {"l": value}}))
+    assert found == key_bytes(field_of({"k": {"l": value}}, ["k", "l"]))
 
 
 def test_the_key_of_an_input_is_found_by_its_stream() -> None:
@@ -499,22 +615,6 @@ def _twice(app: App) -> None:
         ),
         (
             lambda app: app.create_element(Hello, singleton="member", ttl="5s"),
-_json = st.recursive(
-    st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-)
-
-
-@given(_json)
-@example(["a"])
-@example([7, "7"])
-@example("[x")
-def test_a_name_finds_the_key_that_a_channel_finds_by_the_name(value: Any) -> None:
-    """An event has one key, whether it comes in by the intake or from an element."""
-    found = key_bytes(Stream("s", key="k.l").key_of({"k": {"l": value}}))
-    assert found == key_bytes(field_of({"k": {"l": value}}, ["k", "l"]))
-
-
             "element Hello: ttl goes by the stream time of a partition, and the instance is one",
         ),
         (
