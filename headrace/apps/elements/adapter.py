@@ -25,7 +25,9 @@ SEND_TIMEOUT = 30.0
 class EventProducer(Protocol):
     """A producer of events, as :class:`headrace.kafka.topic_producer.TopicProducer`."""
 
-    sent: int
+    @property
+    def sent(self) -> int:
+        """Return how many records were sent."""
 
     def send(
         self, records: Iterable[tuple[bytes | None, bytes]], deadline: Deadline, *, time: int

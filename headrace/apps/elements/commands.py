@@ -15,7 +15,7 @@ import yaml
 from pydantic import ValidationError
 
 from headrace import daemon
-from headrace.apps.elements.adapter import AdapterApp
+from headrace.apps.elements.adapter import SEND_TIMEOUT, AdapterApp
 from headrace.apps.elements.daemon_config import AppNode, dead_letters, own_topics
 from headrace.apps.elements.part_reducer import load_app
 from headrace.apps.elements.plan import Wired, describe_finder
@@ -29,11 +29,13 @@ from headrace.core.user_text import describe_error
 from headrace.extensions.keyed.topics import create_topic, open_by_key
 from headrace.kafka import KafkaTopicCatalog, clients
 from headrace.kafka.catalog import NewTopic
+from headrace.kafka.errors import ProduceError
 from headrace.kafka.topic_producer import TopicProducer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
+    from headrace.apps.elements.adapter import EventProducer
     from headrace.apps.elements.app import App
     from headrace.apps.elements.plan import AppPlan
 
@@ -114,9 +116,11 @@ def adapt(
 ) -> int:
     """Run an adapter until it ends or is interrupted, and return the exit code. Blocks.
 
+    That is 0 only if all that was put is stored.
+
     Raises:
         ConfigError: it has no remote stream, or no configuration that could be printed.
-        HeadraceError: the brokers do not answer or take its events.
+        HeadraceError: the brokers do not answer.
     """
     stream = adapter.remote_stream()
     if print_only:
@@ -126,13 +130,13 @@ def adapt(
     client = client_of(brokers, properties)
     _open_remote(client, stream.topic, create)
     typer.echo(_adapter_text(adapter), err=True)
-    producer = TopicProducer({**client, **PARTITIONER}, stream.topic)
-    # what was put is stored before the process ends
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    producer = _WholeFlush(TopicProducer({**client, **PARTITIONER}, stream.topic))
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        count = adapter.run(producer)
-    except KeyboardInterrupt:
-        return 0
+        count = _run_until_signal(adapter, producer)
+    except ProduceError as error:
+        typer.echo(str(error), err=True)
+        return _FAILED
     except (HeadraceError, OSError):
         raise
     except Exception as error:  # noqa: BLE001 - whatever a user's code raises
@@ -140,8 +144,45 @@ def adapt(
             f"on_start of {type(adapter).__name__} failed: {describe_error(error)}", err=True
         )
         return _FAILED
+    finally:
+        signal.signal(signal.SIGTERM, before)
     typer.echo(f"{count} events put to {stream.topic}", err=True)
     return 0
+
+
+def _run_until_signal(adapter: AdapterApp, producer: EventProducer) -> int:
+    """Run an adapter, and return how many events were stored. Blocks."""
+    try:
+        return adapter.run(producer)
+    except KeyboardInterrupt:
+        # the signal may have come right before the flush
+        producer.flush(Deadline.after(SEND_TIMEOUT))
+        return producer.sent
+
+
+class _WholeFlush:
+    """A producer whose flush no signal ends: the process ends after it in any case."""
+
+    def __init__(self, producer: EventProducer) -> None:
+        self._producer = producer
+
+    @property
+    def sent(self) -> int:
+        return self._producer.sent
+
+    def send(
+        self, records: Iterable[tuple[bytes | None, bytes]], deadline: Deadline, *, time: int
+    ) -> None:
+        self._producer.send(records, deadline, time=time)
+
+    def flush(self, deadline: Deadline) -> None:
+        ends = (signal.SIGINT, signal.SIGTERM)
+        before = [signal.signal(each, signal.SIG_IGN) for each in ends]
+        try:
+            self._producer.flush(deadline)
+        finally:
+            for each, handler in zip(ends, before, strict=True):
+                signal.signal(each, handler)
 
 
 def _adapter_text(adapter: AdapterApp) -> str:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from typer.testing import CliRunner
 from typing_extensions import override
 
-from headrace.apps.elements import AdapterApp
+from headrace.apps.elements import AdapterApp, commands
 from headrace.cli import app
 from headrace.core.errors import ConfigError
+from headrace.kafka.errors import ProduceError
 from tests.unit.apps.elements.programs import Sales
 
 if TYPE_CHECKING:
@@ -98,6 +100,70 @@ def test_what_was_put_is_stored_though_the_adapter_fails() -> None:
     assert producer.is_flushed
     with pytest.raises(RuntimeError, match="Failing does not run; call put in on_start"):
         Failing().put({})
+
+
+class Interrupted(Producer):
+    """Gets a signal in its flush, after which it says whether all was stored."""
+
+    def __init__(self, error: ProduceError | None) -> None:
+        super().__init__()
+        self._error = error
+
+    @override
+    def flush(self, deadline: Deadline) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        super().flush(deadline)
+        if self._error is not None:
+            raise self._error
+
+
+class Endless(Feed):
+    """Puts two events, and gets a signal."""
+
+    @override
+    def on_start(self) -> None:
+        super().on_start()
+        signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.parametrize("adapter", [Feed, Endless])
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        (None, 0, "2 events put to raw"),
+        (ProduceError("1 of 2 records did not reach topic 'raw'"), 1, "1 of 2 records did not"),
+    ],
+)
+def test_a_signal_ends_an_adapter_only_once_all_is_stored(
+    adapter: type[Feed],
+    outcome: tuple[ProduceError | None, int, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It waits for the flush, and the exit code says whether that has stored all."""
+    error, code, words = outcome
+    producer = Interrupted(error)
+    monkeypatch.setattr(commands, "TopicProducer", lambda *_: producer)
+    monkeypatch.setattr(commands, "KafkaTopicCatalog", Catalog)
+    before = signal.getsignal(signal.SIGTERM)
+    assert commands.adapt(adapter(), "localhost:9092", {}, None, print_only=False) == code
+    assert words in capsys.readouterr().err
+    assert producer.is_flushed
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+class Catalog:
+    """Has each topic."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def describe(self, names: list[str], _: Deadline) -> dict[str, None]:
+        """Return the topics."""
+        return dict.fromkeys(names)
+
+    def close(self) -> None:
+        """Close nothing."""
 
 
 class Unnamed(AdapterApp):
