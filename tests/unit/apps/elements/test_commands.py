@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
@@ -25,7 +27,6 @@ from tests.unit.apps.elements.test_app import Totals, Visits
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
-    from pathlib import Path
 
     from headrace.apps.elements import App
     from headrace.kafka.catalog import NewTopic
@@ -210,3 +211,20 @@ def test_missing_topics_are_created_or_named(monkeypatch: pytest.MonkeyPatch) ->
     assert BY_KEY_SETTINGS.items() <= catalog.made["shop.SalesOfGood.goods.by-key"].items()
     assert own_topics(plan)["shop.Basket.orders.by-key"] == ()
     commands.open_topics({}, plan, None)
+
+
+def test_the_document_shows_what_the_command_prints_of_its_application(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan in the page is that of the program above it, with its digest."""
+    page = (Path(__file__).parents[4] / "docs/elements.md").read_text()
+    page = page[page.index("\n## Applications\n") :]
+    program = page.split("```python\n", 1)[1].split("\ntest = ", 1)[0]
+    (tmp_path / "shop.py").write_text(program)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "shop", raising=False)
+    done = CliRunner().invoke(app, ["elements", "show", "--app", "shop:Shop"])
+    sys.modules.pop("shop", None)
+    shown = page.split("$ headrace elements show --app shop:Shop\n", 1)[1].split("$ ", 1)[0]
+    assert done.stdout == shown, done.output
