@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -176,6 +177,15 @@ class TableMerge:
             raise NotRewritableError("its property delta.appendOnly forbids to remove rows")
         require_plain(self._folder, table.opened)
         _ = table.files
+
+    @staticmethod
+    def follow_files(table: KeptTable) -> None:
+        """Have the table know its files, for which it may be opened again, at a later version.
+
+        Before its offsets are checked, because what is computed before that version is in vain.
+        """
+        with suppress(NotRewritableError):  # which the merge itself raises
+            _ = table.files
 
     def fold(self, staged: Sequence[StagedFiles]) -> pa.Table:
         """Return the rows of several results, some of which have rows, in their order.

@@ -47,7 +47,7 @@ from headrace.extensions.delta.table import (
     moved,
     shows,
 )
-from headrace.sinks.contract import Guarantee, Sink, columns_of, conflicts_in, require_starts
+from headrace.sinks.contract import Guarantee, Sink, columns_of, conflicts_in
 from headrace.sinks.errors import ReplaceRefusedError
 from headrace.sinks.origin import ORIGIN, origin_text, require_covered, require_no_origin
 
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 
     from headrace.extensions.delta.merged_files import Rewriting
     from headrace.extensions.delta.merging import MergeRule
+    from headrace.extensions.delta.table import CheckedTable
     from headrace.sinks.contract import OffsetMove, PartitionCommit, Replacement, Result
     from headrace.sinks.micro_batch import MicroBatch
 
@@ -245,7 +246,7 @@ class DeltaSink(Sink[StagedFiles]):
     def _try_replace(self, moves: Sequence[OffsetMove], note: str) -> int | None:
         """Replace once. Return None where another writer was first."""
         table = self._reopened()
-        require_starts(table.found(moves))
+        checked = table.checked(moves)
         output = find_output(self._folder, table, moves)
         require_covered(moves, output.replacement)
         staged = StagedFiles(f"replace-{uuid.uuid4().hex[:8]}", placement=Placement.DONE)
@@ -253,7 +254,7 @@ class DeltaSink(Sink[StagedFiles]):
         try:
             gone = without_output(self._folder, table, output, SYSTEM_CLOCK.time(), staged.placed)
             said = {OFFSETS_KEY: note}
-            is_done = self._try_commit(table, [staged], moves, said, Change("DELETE", gone))
+            is_done = self._try_commit(checked, [staged], moves, said, Change("DELETE", gone))
         finally:
             if not is_done:
                 self._staging.remove(staged, placed=True)
@@ -298,15 +299,15 @@ class DeltaSink(Sink[StagedFiles]):
         is_done = False
         try:
             for _ in range(_COMMIT_ATTEMPTS):
-                table = self._require_following(staged, offsets)
+                checked = self._require_following(staged, offsets)
                 if rows is None:  # results fit each other once they fit the table
                     rows = merge.fold(staged)
-                if rewriting is None or not rewriting.holds(table):
+                if rewriting is None or not rewriting.holds(checked.table):
                     self._staging.remove(files, placed=True)
                     files.placed.clear()
                     now = SYSTEM_CLOCK.time()
-                    rewriting = merge.rewrite(table, rows, now, files.placed)
-                if self._try_commit(table, [files], offsets, metadata, rewriting.change):
+                    rewriting = merge.rewrite(checked.table, rows, now, files.placed)
+                if self._try_commit(checked, [files], offsets, metadata, rewriting.change):
                     is_done = True
                     return
         finally:
@@ -380,19 +381,21 @@ class DeltaSink(Sink[StagedFiles]):
 
     def _require_following(
         self, staged: Sequence[StagedFiles], offsets: Sequence[OffsetMove]
-    ) -> KeptTable:
+    ) -> CheckedTable:
         """Return the table once it says that every offset is where the micro-batches begin."""
         table = self._kept_table()
         assert table is not None, "a table that was there is gone"
+        if self._merge is not None:
+            self._merge.follow_files(table)
         if RETENTION_PROPERTY in table.properties or conflicts_in(table.found(offsets)):
             table.refresh()
         self._check_offsets(table)
         schemas = dict.fromkeys(each.schema for each in staged)
         widening = [schema for schema in schemas if self._new_columns(table, schema)]
-        require_starts(table.found(offsets))
+        checked = table.checked(offsets)
         for schema in widening:
             self._widen(table, schema)
-        return table
+        return checked
 
     def _new_columns(self, table: KeptTable, schema: str | None) -> list[Field]:
         return check_schema(self._folder, table.opened, schema, self._schema_changes)
@@ -415,7 +418,7 @@ class DeltaSink(Sink[StagedFiles]):
 
     def _try_commit(
         self,
-        table: KeptTable,
+        checked: CheckedTable,
         staged: Sequence[StagedFiles],
         offsets: Sequence[OffsetMove],
         metadata: Mapping[str, str],
@@ -423,9 +426,10 @@ class DeltaSink(Sink[StagedFiles]):
     ) -> bool:
         """Commit once. Return False where another writer was first, whose commit is known now.
 
+        It is the version after the one that was checked.
         Of files that leave the table by the ``change`` ``staged`` has what stays.
         """
-        before, now = table.version, SYSTEM_CLOCK.time()
+        table, before, now = checked.table, checked.version, SYSTEM_CLOCK.time()
         moves = table.moves(offsets, with_origins=self._origin and MICRO_BATCH_KEY in metadata)
         try:
             said = {**metadata, **self._metadata}
@@ -435,7 +439,7 @@ class DeltaSink(Sink[StagedFiles]):
                 *(moved(identity, version, now) for identity, version in moves.items()),
                 *(added(file) for file in self._staging.place(staged)),
             ]
-            if not table.put(actions, moves, self._staging.own, durable=self._durable):
+            if not table.put(before, actions, moves, self._staging.own, durable=self._durable):
                 table.refresh()
                 return False
         except OvertakenError:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote, unquote
 
@@ -22,7 +23,7 @@ from headrace.core.records import former_identity
 from headrace.extensions.delta.data_files import data_files, file_added
 from headrace.extensions.delta.errors import OvertakenError
 from headrace.extensions.delta.staging import sync
-from headrace.sinks.contract import are_moved
+from headrace.sinks.contract import are_moved, require_starts
 from headrace.sinks.origin import ORIGIN
 from headrace.version import VERSION
 
@@ -234,6 +235,17 @@ def file_names(table: DeltaTable) -> set[str]:
     return {unquote(path) for path in found.column("path").to_pylist()}
 
 
+@dataclass(frozen=True, slots=True)
+class CheckedTable:
+    """A table, and the version at which its offsets were checked: a commit makes the next one.
+
+    The table may know later versions by then, as when it was opened again for the names of files.
+    """
+
+    table: KeptTable
+    version: int
+
+
 class KeptTable:
     """One table, opened by delta-rs once and followed entry by entry from then on.
 
@@ -286,6 +298,14 @@ class KeptTable:
     def found(self, offsets: Iterable[OffsetMove]) -> list[tuple[OffsetMove, int | None]]:
         """Return what is stored for each, as of then."""
         return [(each, self.offset(each.identity)) for each in offsets]
+
+    def checked(self, offsets: Iterable[OffsetMove]) -> CheckedTable:
+        """Return the table as one whose offsets are where these begin; raises CommitConflictError.
+
+        The answer is of :attr:`version` alone.
+        """
+        require_starts(self.found(offsets))
+        return CheckedTable(self, self.version)
 
     def leader_epoch(self, identity: str) -> int | None:
         """Return the leader epoch noted with a partition's offset, as of then."""
@@ -342,15 +362,17 @@ class KeptTable:
 
     def put(
         self,
+        after: int,
         actions: Sequence[LogAction],
         offsets: Mapping[str, int],
         scratch: Path,
         *,
         durable: bool,
     ) -> bool:
-        """Make the next version of these actions, which move these ``offsets``.
+        """Make the version that follows ``after``, of these actions, which move these ``offsets``.
 
-        Returns False, with nothing stored, where another writer was first. A new version counts
+        Returns False, with nothing stored, where another writer was first, which the table may know
+        by now: ``after`` is the version that was checked. A new version counts
         only while no checkpoint is at or after it: entries before a checkpoint are cleaned away,
         and a writer that was stopped for longer than the log is kept could make one of those again,
         which no reader looks at.
@@ -359,8 +381,8 @@ class KeptTable:
             OSError: the entry could not be made, as far as can be told.
             OvertakenError: whether it counts cannot be told.
         """
-        version = self.version + 1
-        if self._log.checkpoint() >= version:
+        version = after + 1
+        if self.version != after or self._log.checkpoint() >= version:
             return False
         if not self._log.add(version, actions, scratch, durable=durable):
             return False

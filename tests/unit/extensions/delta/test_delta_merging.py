@@ -32,6 +32,8 @@ from tests.unit.extensions.sql import sql_merging
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headrace.extensions.delta.table import KeptTable
+
 NOW = 1_700_000_000.0
 FIRST, SECOND = (dt.datetime(2020, 1, day, 12, tzinfo=dt.UTC) for day in (1, 2))
 COUNTS = MergeRule(("id",), {"n": Merging.SUM})
@@ -401,6 +403,41 @@ def test_a_member_that_took_the_partition_is_a_conflict(
         store(sink, 1, id=[1], n=[1])
     assert rows(tmp_path) == [(1, 6)]
     assert data_files(tmp_path) == 2
+
+
+def store_nothing(sink: DeltaSink, start: int) -> None:
+    """Commit a result without rows, which creates the table, as the record at an offset."""
+    store(sink, start, id=pa.array([], pa.int64()), n=pa.array([], pa.int64()))
+
+
+def test_a_former_owner_that_has_not_looked_at_files_yet_is_refused(tmp_path: Path) -> None:
+    """It opens the table for its files, at a version whose offsets it has not compared."""
+    former = merging(tmp_path)
+    store_nothing(former, 0)
+    store(merging(tmp_path), 1, id=[1], n=[10])
+    with pytest.raises(CommitConflictError):
+        store(former, 1, id=[1], n=[10])
+    assert (rows(tmp_path), data_files(tmp_path)) == ([(1, 10)], 1)
+
+
+def test_no_version_is_committed_onto_but_the_one_that_was_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table that goes on between check and commit, for any reason, is checked again."""
+    former = merging(tmp_path)
+    store_nothing(former, 0)
+    real = merged_files.TableMerge.rewrite
+
+    def rewrite(self: Any, table: KeptTable, *args: Any) -> Any:
+        monkeypatch.undo()
+        store(merging(tmp_path), 1, id=[1], n=[10])
+        table.refresh()
+        return real(self, table, *args)
+
+    monkeypatch.setattr(merged_files.TableMerge, "rewrite", rewrite)
+    with pytest.raises(CommitConflictError):
+        store(former, 1, id=[1], n=[10])
+    assert (rows(tmp_path), data_files(tmp_path)) == ([(1, 10)], 1)
 
 
 @pytest.mark.parametrize(
