@@ -387,15 +387,17 @@ class DeltaSink(Sink[StagedFiles]):
         assert table is not None, "a table that was there is gone"
         if self._merge is not None:
             self._merge.follow_files(table)
-        if RETENTION_PROPERTY in table.properties or conflicts_in(table.found(offsets)):
-            table.refresh()
-        self._check_offsets(table)
         schemas = dict.fromkeys(each.schema for each in staged)
-        widening = [schema for schema in schemas if self._new_columns(table, schema)]
-        checked = table.checked(offsets)
-        for schema in widening:
-            self._widen(table, schema)
-        return checked
+        while True:
+            if RETENTION_PROPERTY in table.properties or conflicts_in(table.found(offsets)):
+                table.refresh()
+            self._check_offsets(table)
+            widening = [schema for schema in schemas if self._new_columns(table, schema)]
+            checked = table.checked(offsets)
+            if not widening:
+                return checked
+            for schema in widening:  # at a version of which the rest is to be checked, too
+                self._widen(table, schema)
 
     def _new_columns(self, table: KeptTable, schema: str | None) -> list[Field]:
         return check_schema(self._folder, table.opened, schema, self._schema_changes)

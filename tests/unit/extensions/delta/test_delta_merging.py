@@ -440,6 +440,26 @@ def test_no_version_is_committed_onto_but_the_one_that_was_checked(
     assert (rows(tmp_path), data_files(tmp_path)) == ([(1, 10)], 1)
 
 
+@pytest.mark.parametrize("merge", [None, MergeRule(("id",), {"n": Merging.SUM, "x": Merging.SUM})])
+def test_a_former_owner_that_is_to_add_a_column_is_refused(
+    tmp_path: Path, merge: MergeRule | None
+) -> None:
+    """It finds the column in the table, at a version whose offsets it has not compared."""
+    former, owner = (
+        DeltaSink(tmp_path, merge=merge, schema_changes=SchemaChanges.ADD_COLUMNS) for _ in range(2)
+    )
+    store(DeltaSink(tmp_path, merge=None if merge is None else COUNTS), 0, id=[5], n=[1])
+    assert former.stored_offset("id/0") == 1
+    store(owner, 1, id=[1], n=[10], x=[1])
+    # files of micro-batches are named by these, and the former owner's are not the owner's
+    staged = former.stage(micro_batch("former"), pa.table({"id": [1], "n": [10], "x": [1]}))
+    with pytest.raises(CommitConflictError):
+        former.commit(staged, [share(0, 1, 2)])
+    former.discard(staged)
+    assert (len(rows(tmp_path)), data_files(tmp_path)) == (2, 2)
+    assert former.stored_offset("id/0") == 2
+
+
 @pytest.mark.parametrize(
     ("is_stored", "is_followed"), [(False, False), (True, False), (True, True)]
 )
