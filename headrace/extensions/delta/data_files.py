@@ -34,7 +34,13 @@ _SPELT = frozenset({str, bool, int, date, type(None)})
 #: In memory a text that many rows share stands there once.
 _SHARED_TEXT = pa.dictionary(pa.int32(), pa.string())
 
+#: The partition values of a file, by the names of their columns in order: writers differ in theirs.
 Values: TypeAlias = tuple[tuple[str, str | None], ...]
+
+
+def values_of(values: Mapping[str, str | None]) -> Values:
+    """Return partition values as they are compared; no text is null, as the protocol has it."""
+    return tuple(sorted((name, value or None) for name, value in values.items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +85,13 @@ def data_files(folder: Path, table: DeltaTable) -> list[DataFile]:
 
 def file_added(add: Mapping[str, Any]) -> DataFile:
     """Return the file that an action of the log adds."""
-    values = {name: value or None for name, value in add["partitionValues"].items()}
-    return DataFile(add["path"], add["size"], tuple(values.items()))
+    return DataFile(add["path"], add["size"], values_of(add["partitionValues"]))
 
 
 def _values(folder: Path, columns: Sequence[str], found: Mapping[str, Any]) -> Values:
-    return tuple((name, _spell_value(folder, name, found["partition"][name])) for name in columns)
+    return values_of(
+        {name: _spell_value(folder, name, found["partition"][name]) for name in columns}
+    )
 
 
 def _spell_value(folder: Path, name: str, value: object) -> str | None:

@@ -17,6 +17,7 @@ from headrace.extensions.delta.data_files import (
     read_file,
     require_plain,
     schema_of_files,
+    values_of,
     write_file,
 )
 from headrace.extensions.delta.errors import NotRewritableError
@@ -212,9 +213,7 @@ class TableMerge:
             self._require_rewritable(table)
         except NotRewritableError as error:
             raise self._misfit("", str(error)) from error
-        rows_by_values = {
-            tuple(values.items()): own for values, own in parts(rows, self._partition_by)
-        }
+        rows_by_values = {values_of(values): own for values, own in parts(rows, self._partition_by)}
         found = _by_values(table.files.values(), rows_by_values)
         for values, files in found.items():
             self._require_small(values, files)

@@ -10,8 +10,10 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.transaction import AddAction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,6 +25,7 @@ from headrace.extensions.delta.merging import MergeRule
 from headrace.extensions.delta.reader import DeltaLog
 from headrace.extensions.delta.schema import SchemaChanges
 from headrace.extensions.delta.sink import DeltaSink
+from headrace.extensions.delta.table import LogFiles, added, commit_info
 from headrace.sinks.by_key import Merging
 from headrace.sinks.errors import CommitConflictError, ReplaceRefusedError
 from headrace.testing.sinks import micro_batch
@@ -486,6 +489,26 @@ def test_an_unknown_outcome_is_read_from_the_log(
     assert rows(tmp_path) == [(1, 1 + 10 * is_stored + 100 * is_followed)]
     assert data_files(tmp_path) == 1 + is_stored + is_followed
     assert sink.stored_offset("id/0") == 1 + is_stored + is_followed
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_files_of_other_writers_are_found_whatever_the_order_of_their_values(
+    tmp_path: Path, *, is_known: bool
+) -> None:
+    """A file in the table's folder is merged into, read from the log's entry or by delta-rs."""
+    rule = MergeRule(("shop", "day", "id"), {"n": Merging.SUM})
+    sink = merging(tmp_path, rule, partition_by=["shop", "day"])
+    store(sink, 0, shop=["s"], day=["a"], id=[1], n=[1])
+    pq.write_table(pa.table({"id": [2], "n": [5]}), tmp_path / "other.parquet")
+    values = {"day": "a", "shop": "s"}
+    size = (tmp_path / "other.parquet").stat().st_size
+    action = AddAction("other.parquet", size, values, 0, data_change=True, stats="{}")
+    entry = [commit_info("WRITE", {}, NOW), added(action)]
+    assert LogFiles(tmp_path).add(2, entry, tmp_path / "_scratch", durable=False)
+    if not is_known:
+        sink = merging(tmp_path, rule, partition_by=["shop", "day"])
+    store(sink, 1, shop=["s"], day=["a"], id=[2], n=[1])
+    assert rows(tmp_path) == [("s", "a", 1, 1), ("s", "a", 2, 6)]
 
 
 def test_files_are_followed_through_what_other_writers_commit(tmp_path: Path) -> None:
