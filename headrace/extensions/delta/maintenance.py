@@ -33,6 +33,7 @@ from headrace.extensions.delta.data_files import (
     write_file,
 )
 from headrace.extensions.delta.errors import NotRewritableError
+from headrace.extensions.delta.staging import sync
 from headrace.extensions.delta.table import (
     LogFiles,
     added,
@@ -74,6 +75,7 @@ def compact(folder: Path, scratch: Path, metadata: Mapping[str, str], now: float
     made: list[AddAction] = []
     try:
         made.extend(_merged(folder, table, group, now) for group in groups)
+        sync(folder)
         gone = [file for group in groups for file in group]
         actions = [
             commit_info("OPTIMIZE", metadata, now),

@@ -29,7 +29,6 @@ from headrace.extensions.delta.schema import (
 )
 from headrace.extensions.delta.staging import (
     FileStaging,
-    Placement,
     StagedFiles,
     local_folder,
     sync,
@@ -249,7 +248,7 @@ class DeltaSink(Sink[StagedFiles]):
         checked = table.checked(moves)
         output = find_output(self._folder, table, moves)
         require_covered(moves, output.replacement)
-        staged = StagedFiles(f"replace-{uuid.uuid4().hex[:8]}", placement=Placement.DONE)
+        staged = StagedFiles(f"replace-{uuid.uuid4().hex[:8]}")
         is_done = False
         try:
             gone = without_output(self._folder, table, output, SYSTEM_CLOCK.time(), staged.placed)
@@ -293,7 +292,7 @@ class DeltaSink(Sink[StagedFiles]):
 
         They are written anew where another writer changed the files that they were made of.
         """
-        files = StagedFiles(f"merge-{uuid.uuid4().hex[:8]}", placement=Placement.DONE)
+        files = StagedFiles(f"merge-{uuid.uuid4().hex[:8]}")
         rows: pa.Table | None = None
         rewriting: Rewriting | None = None
         is_done = False
@@ -304,7 +303,7 @@ class DeltaSink(Sink[StagedFiles]):
                     rows = merge.fold(staged)
                 if rewriting is None or not rewriting.holds(checked.table):
                     self._staging.remove(files, placed=True)
-                    files.placed.clear()
+                    files = StagedFiles(files.name)
                     now = SYSTEM_CLOCK.time()
                     rewriting = merge.rewrite(checked.table, rows, now, files.placed)
                 if self._try_commit(checked, [files], offsets, metadata, rewriting.change):

@@ -350,13 +350,14 @@ class Placement(Enum):
     """The progress of a result's files on the way into the table's folder."""
 
     WAITS = "waits"
-    """They are in the staging folder."""
+    """They are in the staging folder, or were written to the table's and may not be in its entries
+    on disk."""
 
     BEGUN = "begun"
     """Some may be in the table's folder: they are being moved, or that failed."""
 
     DONE = "done"
-    """All are there."""
+    """All are there, on disk if the table is to be durable."""
 
 
 @dataclass(slots=True)
