@@ -69,10 +69,12 @@ _PLAIN: dict[Callable[[pa.DataType], bool], pa.DataType] = {
 def plain(table: pa.Table) -> pa.Table:
     """Return the table with types that Delta and Spark know, and the same values.
 
+    Everything is nullable, as in the table: results whose columns have one type fit each other.
+
     Raises:
         RowsRefusedError: there is none for a column, or it would lose part of a value.
     """
-    fields = [field.with_type(_plain(field.type)) for field in table.schema]
+    fields = [_plain_field(field) for field in table.schema]
     columns = [_cast(field, column) for field, column in zip(fields, table.columns, strict=True)]
     return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
@@ -188,6 +190,10 @@ def require_partitions(schema: str, partition_by: Sequence[str]) -> None:
         )
 
 
+def _plain_field(field: pa.Field) -> pa.Field:
+    return pa.field(field.name, _plain(field.type))
+
+
 def _plain(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_timestamp(kind):
         return pa.timestamp("us") if kind.tz is None else _MOMENT
@@ -196,7 +202,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_map(kind):
         return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
     if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_plain(field.type)) for field in kind])
+        return pa.struct([_plain_field(field) for field in kind])
     if pa.types.is_nested(kind) and hasattr(kind, "value_type"):
         return pa.list_(_plain(kind.value_type))
     return next((plain for is_of, plain in _PLAIN.items() if is_of(kind)), kind)

@@ -491,6 +491,21 @@ def test_an_unknown_outcome_is_read_from_the_log(
     assert sink.stored_offset("id/0") == 1 + is_stored + is_followed
 
 
+def test_results_of_one_commit_may_differ_in_what_can_be_null(tmp_path: Path) -> None:
+    """A count is never null and a sum may be, in Spark's schemas: results of both are merged."""
+    rule = MergeRule(("id",), {"n": Merging.SUM, "name": Merging.LAST})
+    sink = merging(tmp_path, rule)
+    staged = []
+    for at, is_nullable in enumerate((False, True, False)):
+        inner = pa.struct([pa.field("a", pa.int64(), nullable=is_nullable)])
+        kinds = {"id": pa.int64(), "n": pa.int64(), "name": pa.list_(inner)}
+        schema = pa.schema([pa.field(*each, nullable=is_nullable) for each in kinds.items()])
+        result = pa.table({"id": [1], "n": [1], "name": [[{"a": at}]]}, schema=schema)
+        staged.append(sink.stage(micro_batch(f"at-{at}"), result))
+    sink.commit_all(staged, [share(0, 0, 3)])
+    assert rows(tmp_path) == [(1, 3, [{"a": 2}])]
+
+
 @pytest.mark.parametrize("is_known", [True, False])
 def test_files_of_other_writers_are_found_whatever_the_order_of_their_values(
     tmp_path: Path, *, is_known: bool
