@@ -148,6 +148,8 @@ class Instance:
         self._ts = 0
         self._attempts: dict[str, int] = {}
         self._grown = 0
+        self._to_advance: list[str] = []
+        self._is_advancing = False
 
     def timers(self) -> dict[str, Timer]:
         """Return what the instance waits for."""
@@ -689,13 +691,22 @@ class Instance:
     def _advance(self, at: str = ROOT) -> None:
         """Start all that the term has come to, or close the instance.
 
-        ``at`` is the call whose answer has led here.
+        ``at`` is the call whose answer has led here. What a pass leads to is looked at in the next
+        one, not within it: there may be as many as a list has items.
         """
+        self._to_advance = [at]
+        if self._is_advancing:
+            return
+        self._is_advancing, iterations = True, 0
+        while self._to_advance and self._phase(_INSTANCE) is ScopePhase.OPEN:
+            iterations = self._pass(self._to_advance.pop(), iterations)
+        self._is_advancing = False
+
+    def _pass(self, at: str, iterations: int) -> int:
+        """Go once through the term; return how many iterations of loops have ended by now."""
         state = self.state
         assert state is not None
-        if self._phase(_INSTANCE) is not ScopePhase.OPEN:
-            return
-        run = TermPass(state, self._now)
+        run = TermPass(state, self._now, iterations)
         result = run.result()
         for path, signal, due in run.paused:
             self._event(EVENT_WAIT, ref=path, signal=signal, due=due)
@@ -707,8 +718,9 @@ class Instance:
                 self._close_instance(EVENT_RESULT, result=result)
             else:
                 self._refuse(refusal)
-            return
-        self._begin(run, at)
+        else:
+            self._begin(run, at)
+        return run.iterations
 
     def _begin(self, run: TermPass, at: str) -> None:
         """Make the calls that a pass has come to, but for those of scopes that fail by it."""

@@ -15,7 +15,7 @@ from headrace.core.user_text import describe_value
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-#: Iterations that loops may end in one pass: those of them that call something are few.
+#: Iterations that loops may end by one fact: those of them that call something are few.
 _MOST_ITERATIONS = 10_000
 
 #: Items of a list that a Map may have: each pass looks at all of them.
@@ -93,17 +93,17 @@ class TermPass:
 
     The state's returns, loops, choices, pauses, signals and scopes are brought up to date. A part
     that cannot go on is among the ``refusals``, and the others are looked at all the same. ``now``
-    is in ms.
+    is in ms; ``iterations`` are those of loops that passes by the same fact have ended before.
     """
 
-    def __init__(self, state: dict[str, Any], now: int) -> None:
+    def __init__(self, state: dict[str, Any], now: int, iterations: int = 0) -> None:
         self._state = state
         self._now = now
         self._called = {**state["called"], **state.get("waiting", {})}
         self._returns: dict[str, Any] = state["returns"]
         self._loops: dict[str, int] = state["loops"]
         self._choices: dict[str, str] = state["choices"]
-        self._iterations = 0
+        self.iterations = iterations
         self.opened: list[Opened] = []
         self.refusals: list[Refusal] = []
         #: Waits and sleeps that have begun: their paths, the signal, and when they are over (ms).
@@ -209,8 +209,8 @@ class TermPass:
             found = self._part(body, f"{path}[{number}]", before)
             if found is OPEN:
                 return OPEN
-            self._iterations += 1
-            if self._iterations > _MOST_ITERATIONS:
+            self.iterations += 1
+            if self.iterations > _MOST_ITERATIONS:
                 text = f"{path}: more than {_MOST_ITERATIONS} iterations without a call"
                 raise _RefusedError(path, text)
             self._forget_iteration(f"{path}[{number}]")

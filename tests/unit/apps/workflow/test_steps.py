@@ -413,6 +413,25 @@ def test_a_workflow_that_is_called_has_its_limit() -> None:
     assert list(flow.test.timers("1")) == ["grave"]
 
 
+@pytest.mark.parametrize("at_once", [1, 500])
+def test_any_number_of_items_that_cannot_go_on_is_taken(at_once: int) -> None:
+    """Each is taken by its own Try, also where what takes it is over at once; others go on."""
+    legs: list[Any] = [{}] * 300 + [{"x": 1}, {}]
+    term = Map(Input("legs"), Try(Call("a", x=Item("item.x")), Sleep(0)), at_once=at_once)
+    flow = Flow(reducer(term)).start("1", legs=legs)
+    assert flow.refs == ["0[300].body"]
+    found = flow.ret("1", "0[300].body", 7).outcomes()[0]
+    assert (found["type"], found["errors"]) == ("PiEventResult", [])
+    assert found["result"] == [None] * 300 + [7, None]
+
+
+def test_a_loop_that_takes_errors_without_a_call_ends() -> None:
+    """The iterations of all passes count together."""
+    body = Try(Call("a", x=Input("x.y")), Sleep(0))
+    flow = Flow(reducer(Loop(body, times=10**9))).start("1", x={})
+    assert "0: more than 10000 iterations without a call" in flow.outcomes()[0]["msg"]
+
+
 # --- properties ---------------------------------------------------------------------------------
 
 _LEAVES = st.one_of(
