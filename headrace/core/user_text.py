@@ -14,6 +14,9 @@ from headrace.core.errors import ReducerError, RetryableError
 #: Characters of an error's text that are shown, and of a value's.
 ERROR_LENGTH, VALUE_LENGTH = 4000, 100
 
+#: The names of the classes that all errors are of, which are not among an error's kinds.
+ANY_ERROR = frozenset({"Exception", "BaseException", "object"})
+
 _NAME: Any = type.__dict__["__name__"]
 _QUALNAME: Any = type.__dict__["__qualname__"]
 _MRO: Any = type.__dict__["__mro__"]

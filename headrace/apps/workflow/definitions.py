@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,7 +36,7 @@ from headrace.apps.workflow.terms import (
     Wait,
 )
 from headrace.core.imports import load_object
-from headrace.core.user_text import describe_error, describe_value
+from headrace.core.user_text import ANY_ERROR, describe_error, describe_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -405,6 +404,9 @@ class _Compiler:
             if not isinstance(kind, str) or not isinstance(retry, Retry):
                 text = f"retries has {describe_value(kind)}: {describe_value(retry)}"
                 raise self._error(path, f"{text}; give a Retry by the name of an error's class")
+            if kind in ANY_ERROR:
+                text = f"retries has {kind!r}, which all errors are of; leave it out, and give"
+                raise self._error(path, f"{text} attempts and backoff for all")
             other = call.limited(
                 attempts=call.attempts if retry.attempts is None else retry.attempts,
                 backoff=call.backoff if retry.backoff is None else retry.backoff,
@@ -484,6 +486,10 @@ class _Compiler:
         if not isinstance(kinds, (tuple, list)) or not all(isinstance(kind, str) for kind in kinds):
             text = "it has to be a list of names of errors' classes"
             raise self._error(path, f"kinds is {describe_value(kinds)}; {text}")
+        wide = next((kind for kind in kinds if kind in ANY_ERROR), None)
+        if wide is not None:
+            text = f"kinds has {wide!r}, which all errors are of; leave kinds out to take all"
+            raise self._error(path, text)
         if kinds and each.catch is None:
             raise self._error(path, "has kinds and no catch; give it one, or leave them out")
         body = self._term(each.body, f"{path}.body", names)
@@ -604,7 +610,7 @@ class _Compiler:
         known: float = value if _is_number(value) else -1.0
         if not least <= known <= _MOST_TIMEOUT:
             text = f"it has to be a number of seconds from {least} to {_MOST_TIMEOUT}"
-            raise self._error(path, f"{what} is {value!r}; {text}")
+            raise self._error(path, f"{what} is {describe_value(value)}; {text}")
         return round(known * 1000)
 
     def _error(self, path: str, text: str) -> DefinitionError:
@@ -621,7 +627,7 @@ def _is_place(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _is_moment(value: object) -> bool:

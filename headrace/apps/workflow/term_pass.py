@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,8 +20,8 @@ _MOST_ITERATIONS = 10_000
 #: Items of a list that a Map may have: each pass looks at all of them.
 _MOST_ITEMS = 10_000
 
-#: The last time (ms) that a Sleep may be until: the year 9999.
-_LAST_MS = 253_402_300_799_000
+#: The last time (ms) that there is, and the most that a Sleep may last: the year 9999.
+LAST_MS = 253_402_300_799_000
 
 #: What a part of a term comes to while something of it is open.
 OPEN: Any = object()
@@ -383,7 +382,8 @@ def _field_of(value: Any, fields: Sequence[str], path: str) -> Any:
 def _milliseconds(seconds: Any, path: str) -> int:
     """Return a number of seconds in milliseconds."""
     is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
-    if not is_number or not math.isfinite(seconds) or not 0 <= seconds * 1000 <= _LAST_MS:
+    # first compared, as a whole number may be too large to multiply with, or to be a float
+    if not is_number or not 0 <= seconds <= LAST_MS // 1000:
         text = f"{path}: it is to sleep for {describe_value(seconds)}; take seconds, 0 or more"
         raise _RefusedError(path, text)
     found: int = round(seconds * 1000)

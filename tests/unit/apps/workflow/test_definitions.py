@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from math import inf
+from math import inf, nan
 from types import ModuleType
 from typing import Any
 
@@ -164,6 +164,17 @@ def _within(depth: int) -> Any:
         (Try(Call("a"), Call("b", x=Result("body"))), "0.catch: there is no earlier step 'body'"),
         (Try(Call("a"), kinds=("OSError",)), "0: has kinds and no catch; give it one"),
         (Try(Call("a"), Call("b"), kinds=_TEXT), "0: kinds is '30s'; it has to be a list of names"),
+        (
+            Try(Call("a"), Call("b"), kinds=("OSError", "Exception")),
+            "0: kinds has 'Exception', which all errors are of; leave kinds out to take all",
+        ),
+        (
+            Call("a").limited(retries={"BaseException": Retry(1)}),
+            "0: retries has 'BaseException', which all errors are of; leave it out, and give att",
+        ),
+        (Sleep(10**400), "0: seconds is 1000"),
+        (Call("a").limited(timeout=10**5000), "0: timeout is a int, whose __repr__ raises"),
+        (Wait("go", timeout=10**400), "it has to be a number of seconds from 0.001 to 3155760000"),
         (Call("a").undone_by(Call("w")), "0.undo: Call("),
         (Call("a").undone_by(Call("b").undone_by(Call("a"))), "0.undo: what undoes a call has no"),
         (Call("a").undone_by(Call("b", x=Result("y"))), "0.undo: there is no earlier step 'y'"),
@@ -186,7 +197,7 @@ def test_a_term_that_cannot_be_started_is_named(term: Any, words: str) -> None:
     assert words in str(error.value)
 
 
-@pytest.mark.parametrize("limit", [0, -1, inf, "1h", True])
+@pytest.mark.parametrize("limit", [0, -1, inf, nan, "1h", True, 10**400])
 def test_a_limit_is_a_number_of_seconds(limit: Any) -> None:
     """The message has the workflow and the value; a limit goes along where one is called."""
     found = workflows("a")
