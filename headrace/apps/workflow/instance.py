@@ -392,20 +392,20 @@ class Instance:
         """Apply what a call has returned."""
         assert self.state is not None
         refusal = self._refusal(ref, "what it returned", found)
-        if refusal is not None:
-            found = None
-        self._event(EVENT_RETURN, ref=ref, attempt=attempt, res=found)
+        shown = found if refusal is None else None
+        self._event(EVENT_RETURN, ref=ref, attempt=attempt, res=shown)
         if self._undo_record(ref) is not None:
             self._undo_over(ref, "undone")
             return
-        refusal = self._note_undo(ref, found) or refusal
+        not_undone = self._note_undo(ref, found)  # as it came: what undoes it may need little of it
+        wrong = [each.text for each in (refusal, not_undone) if each is not None]
         scope = self._scope_of(ref)
         if self._phase(scope) is not ScopePhase.OPEN:
             if scope == _INSTANCE:
                 self.state["returns"][ref] = None
             self._settle(scope)
-        elif refusal is not None:
-            self._refuse(refusal)
+        elif wrong:
+            self._refuse(Refusal(ref, "; ".join(wrong)))
         else:
             self.state["returns"][ref] = found
             self._advance(ref)
@@ -565,7 +565,9 @@ class Instance:
                 state.get("undo_of", {}).pop(ref, None)
         for noted in (state.get("pauses", {}), self._scopes):
             for each in [each for each in noted if each != scope and _is_in_scope(scope, each)]:
-                del noted[each]
+                gone = noted.pop(each)
+                if noted is self._scopes and gone.get("not_undone"):
+                    self._say_not_undone(scope, gone["error"]["ref"], gone["error"]["msg"])
         if scope == _INSTANCE:  # arguments and results give way to errors
             state["own_errors"], state["signals"], state["pauses"] = {}, {}, {}
             state["args"], state["returns"] = None, dict.fromkeys(state["returns"])
@@ -643,12 +645,50 @@ class Instance:
             return None
         args = undo_args(undo, result, ref)
         if isinstance(args, Refusal):
-            self._count_undos("not_undone", 1)
-            return args
-        record = [ref, undo[0], args, *undo[2:]]
-        state.setdefault("undos", []).append(record)
-        self._grown += len(to_json(record))
+            refusal: Refusal | None = args
+        else:
+            record = [ref, undo[0], args, *undo[2:]]
+            refusal = self._record_refusal(record)
+            if refusal is None:
+                state.setdefault("undos", []).append(record)
+                return None
+        assert refusal is not None
+        said = f"{ref} was not undone: {refusal.text}"
+        self._count_undos("not_undone", 1)
+        self._say_not_undone(self._scope_of(ref), f"{ref}{_UNDO}", said)
+        return Refusal(ref, said)
+
+    def _record_refusal(self, record: list[Any]) -> Refusal | None:
+        """Return why there is no room for what undoes a call, None if there is."""
+        state, most = self.state, self._rules.state_room
+        assert state is not None
+        ref, _, args, *_ = record
+        before = self._grown
+        refusal = self._refusal(ref, "what undoes it is called with", args)
+        self._grown = before
+        if refusal is not None:
+            return refusal
+        size = state.get("size", most) + len(to_json(record))
+        if size + before > most:  # it was never so large: find out how large it is now
+            found = _size_of(ref, "the state with what undoes it", [state, record], most)
+            if isinstance(found, Refusal):
+                return found
+            size = found
+        state["size"] = size
         return None
+
+    def _say_not_undone(self, scope: str, ref: str, said: str, trace: str = "") -> None:
+        """Add to the errors of a scope that a call in it was not undone: none takes them then."""
+        assert self.state is not None
+        if scope != _INSTANCE:
+            own = self._scopes[scope]
+            own["not_undone"] = True
+            if "error" in own:
+                own["error"]["msg"] = f"{own['error']['msg']}; {said}"[:_TEXT]
+        elif self._phase(_INSTANCE) is not ScopePhase.OPEN:  # else it is about to fail by it
+            error = {"type": EXCEPTIONS, "ref": ref, "attempt": 0, "msg": said, "trace": trace}
+            self.state["errors"].append(error)
+            self._fit_errors()
 
     def _undo_record(self, ref: str) -> list[Any] | None:
         """Return what a path is the undoing call of, None if it is none."""
@@ -671,14 +711,7 @@ class Instance:
         scope = self._scope_of(ref)
         if how == "not_undone":
             said = f"{ref.removesuffix(_UNDO)} was not undone: {text}"
-            if scope == _INSTANCE:
-                error = {"type": EXCEPTIONS, "ref": ref, "attempt": 0, "msg": said, "trace": trace}
-                state["errors"].append(error)
-                self._fit_errors()
-            else:
-                own = self._scopes[scope]
-                own["not_undone"] = True
-                own["error"]["msg"] = f"{own['error']['msg']}; {said}"[:_TEXT]
+            self._say_not_undone(scope, ref, said, trace)
         self._settle(scope)
 
     def _count_undos(self, how: str, count: int) -> None:

@@ -25,6 +25,7 @@ from headrace.apps.workflow import (
 )
 from headrace.apps.workflow.messages import Assignment, cancel_message, fail_message, signal_message
 from headrace.apps.workflow.reducer import WorkflowReducer
+from headrace.core.user_text import describe_value
 from tests.unit.apps.workflow.test_definitions import workflows
 from tests.unit.apps.workflow.test_reducer import Flow, counted, phase, reducer
 
@@ -208,11 +209,12 @@ def test_a_sleep_that_is_over_already_takes_no_time() -> None:
     assert Flow(reducer(term)).start("1").refs == ["0.2"]
 
 
-@pytest.mark.parametrize("seconds", [-1, "5", None, True, 1e30])
+@pytest.mark.parametrize("seconds", [-1, "5", None, True, 1e30, 1e306, 10**400])
 def test_a_sleep_for_what_is_no_time_fails(seconds: Any) -> None:
     """The message names the value."""
     flow = Flow(reducer(Sleep(Input("s")))).start("1", s=seconds)
-    assert f"0: it is to sleep for {seconds!r}; take seconds" in flow.outcomes()[0]["msg"]
+    shown = describe_value(seconds)
+    assert f"0: it is to sleep for {shown}; take seconds" in flow.outcomes()[0]["msg"]
 
 
 @pytest.mark.parametrize("until", ["noon", "2030-01-01T00:00:00", 5, None])
@@ -335,6 +337,9 @@ def test_a_failing_try_waits_for_its_open_calls_or_cancels_them(policy: Any) -> 
     assert counts["attempts"] == sum(counts[f"attempts_{each}"] for each in ended)
 
 
+_LACKING = Parallel(x=Call("a").undone_by(Call("d", x=Result("result.id"))), y=Call("b"))
+
+
 def test_a_call_that_cannot_be_undone_is_not_taken() -> None:
     """The others are undone all the same, and the outcome counts it."""
     undo = Call("d").limited(attempts=2, backoff=0)
@@ -346,6 +351,64 @@ def test_a_call_that_cannot_be_undone_is_not_taken() -> None:
     (outcome,) = flow.ret("1", "0.body.0.undo").outcomes()
     assert (outcome["undone"], outcome["not_undone"]) == (1, 1)
     assert outcome["msg"] == "no car; 0.body.1 was not undone: gone"
+
+
+def test_what_undoes_calls_has_no_more_room_than_the_state() -> None:
+    """Each call that is done is undone, or is counted and named; no answer is poison."""
+    undone = Call("a").undone_by(Call("d", x=Result("result")))
+    flow = Flow(reducer(Parallel(*[undone] * 10, Call("b")))).start("1").fail("1", "0.10")
+    for number in range(10):
+        flow.ret("1", f"0.{number}", "x" * 100_000)
+    while not flow.outcomes():
+        flow.ret("1", *flow.refs)
+    (outcome,) = flow.outcomes()
+    assert (outcome["undone"], outcome["not_undone"]) == (4, 6)
+    named = [each["ref"] for each in outcome["errors"]]
+    assert named == ["0.10", *(f"0.{number}.undo" for number in range(4, 10))]
+    assert "0.4.undo" not in outcome["msg"]
+    assert "bytes, and 458752 are allowed" in outcome["errors"][1]["msg"]
+
+
+def test_what_undoes_a_large_result_gets_what_it_needs_of_it() -> None:
+    """The failure says how large the result is; one that is needed whole is not undone."""
+    large = {"id": 7, "rest": "x" * 900_000}
+    for field, words in (("id", None), ("rest", "0 was not undone: 0: what undoes it")):
+        call = Call("a").undone_by(Call("d", x=Result(f"result.{field}")))
+        flow = Flow(reducer(call)).start("1").ret("1", "0", large)
+        if words is None:
+            assert arguments(flow) == [{"x": 7}]
+            flow.ret("1", "0.undo")
+        (outcome,) = flow.outcomes()
+        assert outcome["msg"].startswith("0: what it returned has 900")
+        assert (words or "") in outcome["msg"]
+        assert outcome.get("undone", 0) + outcome.get("not_undone", 0) == 1
+    middle = Call("a").undone_by(Call("d", x=Result("result.rest")))
+    flow = Flow(reducer(middle)).start("1").ret("1", "0", {"rest": "x" * 600_000})
+    assert "the state with what undoes it has 600" in flow.outcomes()[0]["msg"]
+
+
+@pytest.mark.parametrize(
+    ("term", "failed"),
+    [
+        (Try(_LACKING, Call("c")), ["x", "0.body.y"]),
+        (Try(_LACKING, Call("c")), ["0.body.y", "x"]),
+        (
+            Try(Parallel(t=Try(_LACKING), z=Call("b")), Call("c")),
+            ["x", "0.body.z", "0.body.t.body.y"],
+        ),
+    ],
+)
+def test_a_result_that_lacks_what_undoes_its_call_is_not_taken(
+    term: Any, failed: list[str]
+) -> None:
+    """Neither by its Try, nor by one around it that fails meanwhile; the error names the call."""
+    flow = Flow(reducer(term)).start("1")
+    (lacking,) = [each for each in flow.refs if each.endswith(".x")]
+    for ref in failed:
+        flow.ret("1", lacking, {"other": 1}) if ref == "x" else flow.fail("1", ref)
+    (outcome,) = flow.outcomes()
+    assert outcome["not_undone"] == 1
+    assert f"{lacking} was not undone: {lacking}: there is no field 'id'" in outcome["msg"]
 
 
 def test_a_term_that_cannot_go_on_is_taken() -> None:
