@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from headrace.apps.workflow.definitions import require_id, require_signal
+from headrace.apps.workflow.definitions import require_id, require_signal, require_text
 from headrace.apps.workflow.errors import NoOutcomeError, WorkflowFailedError
 from headrace.apps.workflow.messages import (
     EVENT_RESULT,
@@ -209,8 +209,8 @@ class BaseExecutor(ABC):
         With a custom ``signal_id``, signalling twice counts once. Blocks until it is stored.
 
         Raises:
-            DefinitionError: this is no id of an instance, the name is none, or the value is nothing
-                that JSON knows.
+            DefinitionError: this is no id of an instance, the name is none, the value is nothing
+                that JSON knows, or ``signal_id`` is no text.
             ProduceError: the brokers did not take it, or not for certain.
         """
         self._send(signal_events(instance, name, value, signal_id))
@@ -225,7 +225,7 @@ class BaseExecutor(ABC):
         it is stored.
 
         Raises:
-            DefinitionError: this is no id of an instance.
+            DefinitionError: this is no id of an instance, or reason or by are no texts.
             ProduceError: the brokers did not take it, or not for certain: cancel again.
         """
         self._cancel([instance], reason, by)
@@ -303,10 +303,11 @@ def signal_events(instance: str, name: str, value: Any, signal_id: str | None) -
     """Return what tells an instance something.
 
     Raises:
-        DefinitionError: this is no id of an instance, or name or value are none of a signal.
+        DefinitionError: this is no id of an instance, or name, value or id are none of a signal.
     """
     require_signal(name, value)
     own = uuid4().hex if signal_id is None else signal_id
+    require_text("signal_id", own)
     return [(require_id(instance), signal_message(instance, name, value, own))]
 
 
@@ -316,8 +317,10 @@ def cancel_events(
     """Return what cancels instances.
 
     Raises:
-        DefinitionError: an id is none.
+        DefinitionError: an id is none, or reason or by are no texts.
     """
+    require_text("reason", reason)
+    require_text("by", by)
     return [
         (require_id(each), cancel_message(each, reason, by, terminate=terminate))
         for each in instances

@@ -691,6 +691,20 @@ def require_signal(name: object, value: object) -> None:
     _literal(f"signal {name}", value)
 
 
+def require_text(what: str, value: object) -> None:
+    """Check a text that goes along with a signal, or with the end of an instance.
+
+    Raises:
+        DefinitionError: it is no text, or none that UTF-8 can write.
+    """
+    try:
+        is_text = isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:
+        is_text = False
+    if not is_text:
+        raise DefinitionError(f"{what} is {describe_value(value)}; it has to be a text in UTF-8")
+
+
 def require_id(instance: object) -> str:
     """Return the id of an instance.
 

@@ -243,7 +243,14 @@ class LocalExecutor(BaseExecutor):
         known = self._instances.setdefault(instance, _Instance())
         if isinstance(fact, Fired):
             del known.timers[fact.name]
-        known.state, outputs, timers = self._reducer(instance, known.state, [fact], now)
+        try:
+            known.state, outputs, timers = self._reducer(instance, known.state, [fact], now)
+        except ValueError as error:  # of an event that is none, which the reducer leaves at once
+            if isinstance(fact, Fired):
+                raise
+            text = describe_error(error)
+            log.warning("local_workflow_event_refused", instance=instance, error=text)
+            outputs, timers = [], known.timers
         for name, timer in timers.items():
             if known.timers.get(name) != timer:
                 heapq.heappush(self._due, (timer.due, instance, name))

@@ -358,6 +358,23 @@ def test_an_instance_is_signalled_and_terminated(scene: Scene) -> None:
     assert (third["type"], third["terminate"], third["by"]) == ("CancelInstance", True, "ann")
 
 
+@pytest.mark.parametrize("text", [5, "\ud800", None])
+def test_what_goes_along_with_an_event_is_text(scene: Scene, text: Any) -> None:
+    """The error names it and the value, and nothing is sent."""
+    with scene.executor() as executor:
+        ends = [executor.cancel, executor.terminate]
+        for tell, what, given in (
+            (executor.signal, "signal_id", {"name": "go", "signal_id": text or b""}),
+            *((end, "reason", {"reason": text}) for end in ends),
+            *((end, "by", {"reason": "r", "by": text or 1.5}) for end in ends),
+        ):
+            with pytest.raises(
+                DefinitionError, match=f"{what} is .*; it has to be a text"
+            ):
+                tell("mine", **given)  # type: ignore[operator]
+    assert scene.told == []
+
+
 def test_all_instances_of_a_selection_are_cancelled(scene: Scene) -> None:
     """Those that have no outcome, the oldest first; the selection bounds how many."""
     keep_state(scene, "new", "open", 1, n=1)

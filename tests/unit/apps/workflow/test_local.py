@@ -26,6 +26,7 @@ from headrace.apps.workflow import (
     Try,
     Wait,
     Workflows,
+    base_executor,
 )
 from headrace.apps.workflow.errors import NoOutcomeError, WorkflowFailedError
 from headrace.apps.workflow.selection import Selection
@@ -251,6 +252,17 @@ def test_waits_and_sleeps_are_over_and_what_is_tried_is_undone(scene: Scene) -> 
         assert future.result(WAIT)["n"] == 10
         assert undone == [6, 4, 2]
         assert executor.outcome(future.instance, 0)["undone"] == 3
+
+
+def test_an_event_that_is_none_ends_no_other_instance(
+    executor: LocalExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reducer refuses it, and goes on with the next."""
+    monkeypatch.setattr(base_executor, "signal_message", lambda *_: {"type": "none"})
+    executor.signal("mine", "go")
+    assert executor.execute("once", {"n": 1}, instance="mine")["n"] == 2
+    executor.signal("mine", "go")
+    assert executor.execute("once", {"n": 2})["n"] == 4
 
 
 def test_a_closed_executor_ends_what_waits(scene: Scene) -> None:
