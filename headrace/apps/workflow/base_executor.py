@@ -182,7 +182,13 @@ class BaseExecutor(ABC):
         """Return the record of an instance's outcome, from any start of it; as ``result``."""
 
     async def events(self, instance: str) -> AsyncGenerator[dict[str, Any], None]:
-        """Yield an instance's events, from its start to its end; for asyncio."""
+        """Yield an instance's events, from its start to its end; for asyncio.
+
+        Raises:
+            DefinitionError: this is no id of an instance.
+            NoOutcomeError: a LocalExecutor has no such instance, or not any more. With Kafka it may
+                be about to be started elsewhere, and is waited for.
+        """
         loop = asyncio.get_running_loop()
         queue: asyncio.Queue[EventOrEnd] = asyncio.Queue()
 

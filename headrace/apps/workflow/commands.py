@@ -25,7 +25,7 @@ from headrace.apps.workflow.instances import (
     find_state,
     read_instances,
     select_instances,
-    unfinished,
+    select_unfinished,
 )
 from headrace.apps.workflow.selection import Selection
 from headrace.apps.workflow.term_tree import drawn
@@ -236,8 +236,7 @@ def cancel(
     def work() -> None:
         client, chosen = place.client(), instances
         if isinstance(chosen, Selection):
-            found = select_instances(client, place.topics, chosen, time.time(), timeout)
-            chosen = unfinished(found)
+            chosen = select_unfinished(client, place.topics, chosen, time.time(), timeout)
         events = cancel_events(chosen, reason, who(), terminate=terminate)
         EventProducer(client, place.topics).send(events)
         for instance, _ in events:

@@ -13,8 +13,8 @@ from typing_extensions import override
 from headrace.apps.workflow.base_executor import BaseExecutor, result_of
 from headrace.apps.workflow.errors import NoOutcomeError
 from headrace.apps.workflow.event_producer import EventProducer
-from headrace.apps.workflow.instances import select_instances, unfinished
-from headrace.apps.workflow.messages import TERMINAL
+from headrace.apps.workflow.instances import select_unfinished
+from headrace.apps.workflow.messages import NO_SUCH_INSTANCE, TERMINAL
 from headrace.apps.workflow.topics import (
     ANSWER_TIMEOUT,
     FETCH_TIMEOUT,
@@ -188,7 +188,7 @@ class Executor(BaseExecutor):
     @override
     def _select(self, selection: Selection, timeout: float) -> list[str]:
         now = SYSTEM_CLOCK.time()
-        return unfinished(select_instances(self._client, self._topics, selection, now, timeout))
+        return select_unfinished(self._client, self._topics, selection, now, timeout)
 
     @override
     def result(self, instance: str, timeout: float) -> Any:
@@ -335,7 +335,9 @@ class Executor(BaseExecutor):
                         document = document_of(record) if record.key() == key else None
                         if document is not None:
                             listener(document)
-                            is_over = document.get("type") in TERMINAL
+                            kind = document.get("type")
+                            if kind != NO_SUCH_INSTANCE:  # what comes late may be of none any more
+                                is_over = kind in TERMINAL
         except Exception as error:  # noqa: BLE001 - raised by who listens
             listener(error)
         else:

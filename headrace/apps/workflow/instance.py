@@ -736,7 +736,7 @@ class Instance:
         self._is_advancing = False
 
     def _pass(self, at: str, iterations: int) -> int:
-        """Go once through the term; return how many iterations of loops have ended by now."""
+        """Start all that one pass comes to; return how many iterations have ended by now."""
         state = self.state
         assert state is not None
         run = TermPass(state, self._now, iterations)

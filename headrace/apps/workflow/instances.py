@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,7 +24,7 @@ from headrace.kafka.errors import UnknownTopicError
 from headrace.ops.console import duration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from headrace.keyed import Phase
 
@@ -52,9 +52,16 @@ class Found:
         }
 
 
-def unfinished(found: Iterable[Found]) -> list[str]:
-    """Return the ids of those that have no outcome yet."""
-    return [each.instance for each in found if each.phase not in FINISHED]
+def select_unfinished(
+    client: Mapping[str, Any], topics: Topics, selection: Selection, now: float, timeout: float
+) -> list[str]:
+    """Return the ids of those of a selection's instances that have no outcome yet.
+
+    The selection's limit is of these; otherwise as :func:`select_instances`.
+    """
+    found = select_instances(client, topics, replace(selection, limit=None), now, timeout)
+    left = [each.instance for each in found if each.phase not in FINISHED]
+    return left[: selection.limit]
 
 
 def select_instances(

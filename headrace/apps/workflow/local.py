@@ -17,7 +17,7 @@ from headrace.apps.workflow.base_executor import BaseExecutor
 from headrace.apps.workflow.calls import make_call
 from headrace.apps.workflow.errors import NoOutcomeError
 from headrace.apps.workflow.instance import ASSIGNMENTS, OUTCOMES, RESULTS
-from headrace.apps.workflow.messages import CANCEL, TERMINAL, Assignment
+from headrace.apps.workflow.messages import CANCEL, START, TERMINAL, Assignment
 from headrace.apps.workflow.reducer import WorkflowReducer
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.user_text import describe_error
@@ -156,6 +156,9 @@ class LocalExecutor(BaseExecutor):
     ) -> Callable[[], object]:
         with self._changed:
             self._require_open()
+            starts = (name for name, message in self._inbox if message["type"] == START)
+            if instance not in self._instances and instance not in starts:
+                raise NoOutcomeError(f"there is no instance {instance}, or not any more: start it")
             known = self._instances.setdefault(instance, _Instance())
             for event in known.events:
                 listener(event)

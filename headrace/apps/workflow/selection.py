@@ -45,8 +45,8 @@ class Selection:
     def unfinished(self, states: Mapping[str, Mapping[str, Any]], now: float) -> list[str]:
         """Return those of some instances that it takes and that have no outcome, oldest first."""
         ages = sorted((state["started"], name) for name, state in states.items())
-        taken = [name for _, name in ages if self.takes(states[name], now)][: self.limit]
-        return [name for name in taken if phase_of(states[name]).name not in FINISHED]
+        taken = (name for _, name in ages if self.takes(states[name], now))
+        return [name for name in taken if phase_of(states[name]).name not in FINISHED][: self.limit]
 
 
 def _is(value: Any, text: str) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.apps.workflow.definitions import OTHERWISE, ROOT
 from headrace.apps.workflow.phases import ScopePhase
-from headrace.apps.workflow.term_pass import BODY, CATCH
+from headrace.apps.workflow.term_pass import BODY, CATCH, LAST_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +35,8 @@ def drawn(instance: str, state: Mapping[str, Any]) -> list[str]:
 
 
 def _moment(ms: int) -> str:
-    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    # a sleep of some thousand years may be over later than there are dates
+    return f"{datetime.fromtimestamp(min(ms, LAST_MS) / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _aligned(lines: Iterator[tuple[str, str]]) -> list[str]:

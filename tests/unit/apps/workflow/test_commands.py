@@ -18,6 +18,7 @@ from headrace.apps.workflow import (
     Map,
     Parallel,
     Sequence,
+    Sleep,
     Try,
     Wait,
 )
@@ -123,6 +124,12 @@ def test_maps_waits_and_what_is_undone_are_drawn() -> None:
     ]
     flow.ret("i", "0.trip.body.x.undo").ret("i", "0.trip.catch")
     assert drawing(flow)[-1] == "calls that were undone 1"
+
+
+def test_a_sleep_that_is_longer_than_there_are_dates_is_drawn() -> None:
+    """The last moment that there is stands for its end."""
+    flow = Flow(reducer(Sleep(Input("s"))), now=5_000).start("i", s=253_402_300_799)
+    assert drawing(flow)[-1].endswith("waits until 9999-12-31T23:59:59Z")
 
 
 def test_a_workflow_that_is_called_is_drawn_within_and_an_unknown_one_not() -> None:

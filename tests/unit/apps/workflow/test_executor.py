@@ -368,9 +368,7 @@ def test_what_goes_along_with_an_event_is_text(scene: Scene, text: Any) -> None:
             *((end, "reason", {"reason": text}) for end in ends),
             *((end, "by", {"reason": "r", "by": text or 1.5}) for end in ends),
         ):
-            with pytest.raises(
-                DefinitionError, match=f"{what} is .*; it has to be a text"
-            ):
+            with pytest.raises(DefinitionError, match=f"{what} is .*; it has to be a text"):
                 tell("mine", **given)  # type: ignore[operator]
     assert scene.told == []
 
@@ -380,13 +378,16 @@ def test_all_instances_of_a_selection_are_cancelled(scene: Scene) -> None:
     keep_state(scene, "new", "open", 1, n=1)
     keep_state(scene, "old", "failing", 90, n=1)
     keep_state(scene, "older", "open", 100, n=2)
-    keep_state(scene, "over", "closed", 200, n=1)
+    for over in ("over", "over-2"):
+        keep_state(scene, over, "closed", 200, n=1)
     with scene.executor() as executor:
         assert executor.cancel_all(Selection("work"), "r") == ["older", "old", "new"]
         assert executor.cancel_all(Selection(older_than=60, args={"n": "1"}), "r") == ["old"]
         assert executor.cancel_all(Selection(phases=frozenset({"open"}), limit=1), "r") == ["older"]
+        assert executor.cancel_all(Selection("work", limit=2), "r") == ["older", "old"]
         assert executor.cancel_all(Selection("other"), "r") == []
-    assert [each["instance"] for each in scene.told] == ["older", "old", "new", "old", "older"]
+    told = [each["instance"] for each in scene.told]
+    assert told == ["older", "old", "new", "old", "older", "older", "old"]
 
 
 def test_a_future_has_the_result_of_the_instance(scene: Scene) -> None:
@@ -466,6 +467,9 @@ def test_asyncio_awaits_results_and_iterates_over_events(scene: Scene) -> None:
         assert first == [*ended, *ended[:2]]
         keep_events(scene, "mine", *ended[2:])
         assert [each["type"] async for each in events] == list(ended[2:])
+        keep_events(scene, "mine", "PiFailureNoSuchInstance")
+        found = [each["type"] async for each in executor.events("mine")]
+        assert found == [*ended, *ended, "PiFailureNoSuchInstance"]
 
     with scene.executor() as executor:
         asyncio.run(asyncio.wait_for(work(executor), WAIT))

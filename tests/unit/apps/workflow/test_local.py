@@ -184,6 +184,27 @@ def test_asyncio_awaits_results_and_iterates_over_events(executor: LocalExecutor
     asyncio.run(asyncio.wait_for(work(), WAIT))
 
 
+def test_an_instance_that_is_not_there_has_no_events(executor: LocalExecutor) -> None:
+    """The error says so, also where it was signalled."""
+
+    async def work() -> None:
+        executor.signal("mine", "go")
+        with pytest.raises(NoOutcomeError, match="there is no instance mine, or not any more"):
+            await anext(executor.events("mine"))
+
+    asyncio.run(asyncio.wait_for(work(), WAIT))
+
+
+def test_a_limit_is_of_the_instances_that_have_no_outcome(executor: LocalExecutor) -> None:
+    """Those that ended before take no place of it."""
+    for _ in range(2):
+        executor.execute("once", {"n": 1})
+    future = executor.submit("held", instance="mine")
+    asyncio.run(asyncio.wait_for(anext(executor.events("mine")), WAIT))
+    assert executor.cancel_all(Selection(limit=1), "no need") == ["mine"]
+    assert executor.outcome(future.instance, WAIT)["reason"] == "no need"
+
+
 def test_events_end_where_one_stops_to_listen(scene: Scene, executor: LocalExecutor) -> None:
     """The instance goes on."""
 

@@ -360,7 +360,8 @@ def test_what_undoes_calls_has_no_more_room_than_the_state() -> None:
     for number in range(10):
         flow.ret("1", f"0.{number}", "x" * 100_000)
     while not flow.outcomes():
-        flow.ret("1", *flow.refs)
+        (ref,) = flow.refs
+        flow.ret("1", ref)
     (outcome,) = flow.outcomes()
     assert (outcome["undone"], outcome["not_undone"]) == (4, 6)
     named = [each["ref"] for each in outcome["errors"]]
@@ -401,7 +402,7 @@ def test_what_undoes_a_large_result_gets_what_it_needs_of_it() -> None:
 def test_a_result_that_lacks_what_undoes_its_call_is_not_taken(
     term: Any, failed: list[str]
 ) -> None:
-    """Neither by its Try, nor by one around it that fails meanwhile; the error names the call."""
+    """The error names the call, and no Try takes it, nor does one around that fails meanwhile."""
     flow = Flow(reducer(term)).start("1")
     (lacking,) = [each for each in flow.refs if each.endswith(".x")]
     for ref in failed:
