@@ -93,7 +93,8 @@ def _problems(schema: Any, kind: pa.DataType, place: str) -> Iterator[str]:
 
 def _problems_of_fields(schema: Any, kind: pa.StructType, place: str) -> Iterator[str]:
     there = [field.name for field in kind]
-    properties = _member(schema, "properties") or {}
+    found = _member(schema, "properties")
+    properties = found if isinstance(found, dict) else {}
     for name in dict.fromkeys(there):
         inner = _inner(place, name)
         if there.count(name) > 1:

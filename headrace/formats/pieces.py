@@ -19,6 +19,9 @@ PIECES = pa.large_binary()
 
 NOTHING = constant(PIECES, b"")
 
+#: Parts of a second, by their units.
+PARTS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
 _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "varints": (c.c_void_p, c.c_int64, c.c_int, c.c_void_p, c.c_void_p),
     "wide": (c.c_void_p, c.c_int64, c.c_int64, c.c_void_p, c.c_void_p, c.c_void_p),
@@ -168,8 +171,16 @@ def items_of(lists: pa.Array) -> tuple[pa.Array, pa.Array]:
     A list that is null has none.
     """
     if pa.types.is_map(lists.type):
-        kind = pa.list_(pa.struct([lists.type.key_field, lists.type.item_field]))
-        lists = lists.cast(kind)
+        # no cast, which Arrow does wrong where there is a column of type null in the entries
+        entries = lists.values
+        lists = pa.ListArray.from_buffers(
+            pa.list_(entries.type),
+            len(lists),
+            lists.buffers()[:2],
+            lists.null_count,
+            lists.offset,
+            [entries],
+        )
     lengths = pc.fill_null(pc.list_value_length(lists), 0).cast(pa.int64())
     return pc.list_flatten(lists), lengths
 

@@ -29,8 +29,8 @@ _UNITS = {
     "local-timestamp-micros": "us",
 }
 
-#: Parts of a second, by their units.
-_PARTS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+#: The milliseconds of a day.
+_DAY = 86_400_000
 
 #: The most digits of a column of decimals that is written.
 _DIGITS = 38
@@ -63,8 +63,8 @@ def check_writable(writer: AvroType) -> None:
     """Return if columns can be written by a schema.
 
     Raises:
-        AvroSchemaError: it is none of a record, is recursive, or has a union of two types beside
-            null.
+        AvroSchemaError: it is none of a record, is recursive, has a union of two types beside
+            null, or a decimal of too many digits.
     """
     if writer.kind != "record":
         raise AvroSchemaError(f"the schema is {writer}; it must be a record")
@@ -87,6 +87,10 @@ def _check(avro: AvroType, place: str, around: tuple[AvroType, ...]) -> None:
         _check(avro.items, f"{place}[]", inside)
     elif avro.kind == "record" and not avro.fields:
         raise AvroSchemaError(f"{place or avro.name} is a record without fields")
+    elif avro.logical == "decimal" and avro.precision > _DIGITS:
+        raise AvroSchemaError(
+            f"{place} is a decimal of {avro.precision} digits; at most {_DIGITS} are written"
+        )
     for field in avro.fields:
         _check(field.type, _inner(place, field.name), inside)
 
@@ -103,9 +107,9 @@ def _problems(  # noqa: C901, PLR0912 - one for each kind
 ) -> Iterator[str]:
     """Yield why a column is none of a type of the schema."""
     if avro.kind == "union":
-        for each in avro.branches:
-            if each.kind != "null":
-                yield from _problems(each, kind, place)
+        # one without another type holds nulls alone
+        for each in [it for it in avro.branches if it.kind != "null"] or avro.branches:
+            yield from _problems(each, kind, place)
     elif pa.types.is_null(kind):
         return  # each is missing, which is found in the values
     elif avro.kind == "record":
@@ -124,6 +128,8 @@ def _problems(  # noqa: C901, PLR0912 - one for each kind
         wanted, fits = _SCALARS[avro.logical if avro.logical in _SCALARS else avro.kind]
         if not fits(kind):
             yield _another(place, kind, wanted)
+        elif avro.logical == "decimal" and abs(avro.scale - kind.scale) > _DIGITS:
+            yield _another(place, kind, f"a decimal with {avro.scale} digits after the point")
 
 
 def _problems_of_record(avro: AvroType, kind: pa.DataType, place: str) -> Iterator[str]:
@@ -320,13 +326,18 @@ def _symbol(avro: AvroType, values: pa.Array, place: str, misfits: Misfits) -> p
 
 
 def _date(avro: AvroType, values: pa.Array, place: str, misfits: Misfits) -> pa.Array:
-    del avro, place, misfits
-    days = values.cast(pa.date32()).cast(pa.int32())
-    return pieces.varints(days.cast(pa.int64()), folded=True)
+    del avro
+    if pa.types.is_date32(values.type):
+        return pieces.varints(values.cast(pa.int32()).cast(pa.int64()), folded=True)
+    days = _floored(values.cast(pa.int64()), _DAY)
+    least, most = _INT32
+    outside = pc.or_(pc.less(days, least), pc.greater(days, most))
+    misfits.note(f"field {place} is a date that Avro does not have", _where(outside))
+    return pieces.varints(days, folded=True)
 
 
 def _time(avro: AvroType, values: pa.Array, place: str, misfits: Misfits) -> pa.Array:
-    have, want = _PARTS[values.type.unit], _PARTS[_UNITS[avro.logical or ""]]
+    have, want = pieces.PARTS[values.type.unit], pieces.PARTS[_UNITS[avro.logical or ""]]
     is_short = pa.types.is_time32(values.type)
     numbers = (values.cast(pa.int32()) if is_short else values).cast(pa.int64())
     if want > have:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -49,7 +50,8 @@ _FOLDED = {_F.TYPE_SINT32, _F.TYPE_SINT64}
 #: Whole numbers of any type without loss.
 _WHOLE = pa.decimal128(38, 0)
 
-_MICROSECONDS = 1_000_000
+#: The number of a value of an enum that has no name, of no more digits than 32 bits have.
+_NUMBER = re.compile("-?[0-9]{1,10}")
 
 #: The first and the last second of a timestamp, since 1970.
 _SECONDS = (-62_135_596_800, 253_402_300_799)
@@ -256,7 +258,7 @@ def _is_no_zero(field: FieldDescriptor, values: pa.Array) -> pa.Array:
         zeros = pa.array([name.encode() for name in sorted(names)], pieces.PIECES)
         found = pc.invert(pc.is_in(pieces.as_bytes(values), value_set=zeros))
     else:
-        found = pc.not_equal(values, 0)
+        found = pc.not_equal(values, pa.scalar(0, values.type))
     return pc.fill_null(found, False)
 
 
@@ -362,7 +364,7 @@ def _enum(field: FieldDescriptor, values: pa.Array, place: str, misfits: Misfits
         text = name.decode()
         named = enum.values_by_name.get(text)
         number = named.number if named is not None else None
-        if number is None and not enum.is_closed and text.lstrip("-").isdecimal():
+        if number is None and not enum.is_closed and _NUMBER.fullmatch(text):
             number = int(text) if _SIGNED32[0] <= int(text) <= _SIGNED32[1] else None
         numbers.append(number)
     found = pa.array(numbers, pa.int64()).take(different.indices)
@@ -373,14 +375,10 @@ def _enum(field: FieldDescriptor, values: pa.Array, place: str, misfits: Misfits
 
 def _timestamp(values: pa.Array, place: str, misfits: Misfits) -> pa.Array:
     """Return moments as messages of seconds and nanoseconds."""
-    if values.type.unit == "ns":
-        nanoseconds = values.cast(pa.int64())
-        seconds = _floored(nanoseconds, 10**9)
-        rest = pc.subtract(nanoseconds, pc.multiply(seconds, 10**9))
-    else:
-        micros = values.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
-        seconds = _floored(micros, _MICROSECONDS)
-        rest = pc.multiply(pc.subtract(micros, pc.multiply(seconds, _MICROSECONDS)), 1000)
+    numbers, parts_of_second = values.cast(pa.int64()), pieces.PARTS[values.type.unit]
+    seconds = _floored(numbers, parts_of_second)
+    rest = pc.subtract(numbers, pc.multiply(seconds, parts_of_second))
+    rest = pc.multiply(rest, 10**9 // parts_of_second)
     first, last = _SECONDS
     outside = pc.or_(pc.less(seconds, first), pc.greater(seconds, last))
     misfits.note(f"field {place} is a time of no year from 1 to 9999", _where(outside))

@@ -85,6 +85,41 @@ def test_fractions_that_json_does_not_have_are_misfits() -> None:
     assert misfits.sentences() == ["field f is no number of JSON in 2 values"]
 
 
+@pytest.mark.parametrize("unit", ["s", "us"])
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "+02:00", "America/New_York"])
+def test_moments_of_any_zone_are_in_utc(zone: str, unit: str) -> None:
+    """The text is one of RFC 3339."""
+    rows = pa.array([{"t": -1}, {"t": None}], pa.struct([("t", pa.timestamp(unit, zone))]))
+    found, misfits = encoded({}, rows)
+    assert found[0]["t"].endswith("Z")
+    moment = datetime.fromisoformat(found[0]["t"])
+    assert (moment, misfits) == (rows[0].as_py()["t"], [])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([2**62], pa.timestamp("s", "UTC")),
+        pa.array([-(2**31)], pa.int32()).view(pa.date32()),
+        pa.array([2**62], pa.int64()).view(pa.date64()),
+        pa.array([-1], pa.int32()).view(pa.time32("s")),
+    ],
+)
+def test_times_that_no_text_has_are_misfits(values: pa.Array) -> None:
+    """What is of no year from 1 to 9999, or of no day, is counted."""
+    rows = pa.StructArray.from_arrays([values], names=["t"])
+    _, misfits = encoded({}, rows)
+    assert misfits == ["field t is no time from year 1 to 9999 in 1 values"]
+
+
+def test_a_map_of_lists_without_a_type_is_written() -> None:
+    """Entries whose columns are null keep their lengths."""
+    items = pa.LargeListArray.from_arrays([0, 2], pa.nulls(2))
+    maps = pa.MapArray.from_arrays([0, 1], pa.array(["k"]), items)
+    rows = pa.StructArray.from_arrays([maps], names=["m"])
+    assert encoded({}, rows) == ([{"m": {"k": [None, None]}}], [])
+
+
 @pytest.mark.parametrize(
     ("schema", "kind", "said"),
     [

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import date
 from decimal import Decimal
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -110,6 +111,13 @@ def test_columns_of_other_types_are_written_where_each_value_has_a_place(
     assert one(schema, values) == (expected, [])
 
 
+def test_a_date_with_a_time_is_its_day() -> None:
+    """Milliseconds that are not midnight are cut downward, before 1970 too."""
+    values = pa.array([86_400_001, -1], pa.int64()).view(pa.date64())
+    found = one({"type": "int", "logicalType": "date"}, values)
+    assert found == ([date(1970, 1, 2), date(1969, 12, 31)], [])
+
+
 def test_times_before_1970_are_cut_downward() -> None:
     """A microsecond before a whole millisecond belongs to the one before it."""
     moments = pa.array([-1, 1_999], pa.timestamp("us", tz="UTC"))
@@ -185,11 +193,29 @@ def test_columns_that_are_none_of_the_schema_are_refused_by_name(
         AvroEncoder(parse_schema(json.dumps(record(("it", "long")))), kind)
 
 
+def test_a_union_of_null_alone_takes_no_values() -> None:
+    """A column of numbers is refused, in place of being written as nulls."""
+    with pytest.raises(AvroSchemaError, match="field it is int64, and the schema takes nothing"):
+        one(["null"], pa.array([1]))
+    assert one(["null"], pa.nulls(1)) == ([None], [])
+
+
 @pytest.mark.parametrize(
     ("schema", "said"),
     [
         ('"long"', "it must be a record"),
         (json.dumps(record(("it", ["int", "string"]))), "it is a union of int and string"),
+        (
+            json.dumps(
+                record(
+                    (
+                        "it",
+                        {"type": "bytes", "logicalType": "decimal", "precision": 40, "scale": 2},
+                    )
+                )
+            ),
+            "it is a decimal of 40 digits; at most 38 are written",
+        ),
         (
             json.dumps(record(("next", ["null", "Order"]))),
             "next has Order in itself, which no column holds",

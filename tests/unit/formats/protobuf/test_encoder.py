@@ -105,6 +105,34 @@ def test_values_that_the_message_cannot_hold_are_counted(
     assert re.match(said, misfits[0])
 
 
+def test_the_largest_numbers_without_a_sign_are_written() -> None:
+    """A column of them has values that no number with a sign holds."""
+    rows = pa.array([{"it": 2**63}, {"it": 0}], pa.struct([("it", pa.uint64())]))
+    assert encoded(plain("uint64 it 1"), rows) == ([b"\x08" + b"\x80" * 9 + b"\x01", b""], [])
+
+
+def test_moments_that_no_message_holds_are_counted() -> None:
+    """A second of no year, in a unit that has it, is counted as any other."""
+    made = file()
+    made.dependency.append("google/protobuf/timestamp.proto")
+    message(made, "It", "google.protobuf.Timestamp it 1")
+    rows = pa.array([{"it": 2**62}], pa.struct([("it", pa.timestamp("s", "UTC"))]))
+    _, misfits = encoded(message_of([made], "shop.It"), rows)
+    assert misfits == ["field it is a time of no year from 1 to 9999 in 1 values"]
+
+
+def test_texts_that_are_no_names_of_an_enum_are_counted() -> None:
+    """Only a number of 32 bits stands for itself."""
+    made = file()
+    made.enum_type.add(name="E").value.add(name="ZERO", number=0)
+    field = message(made, "It").field.add(name="it", number=1, type=Proto.TYPE_ENUM)
+    field.type_name, field.label = ".shop.E", Proto.LABEL_OPTIONAL
+    rows = pa.array([{"it": each} for each in ("--5", "5-", "9" * 5000, "7", "ZERO")])
+    written, misfits = encoded(message_of([made], "shop.It"), rows)
+    assert written[3:] == [b"\x08\x07", b""]
+    assert misfits == ["field it is none of the names of shop.E in 3 values"]
+
+
 def test_a_required_field_that_is_null_is_told() -> None:
     """A row without what the message requires is counted."""
     made = file(syntax="proto2")
