@@ -76,9 +76,9 @@ class _Message:
                 self._map(field, each.type, inner)
             elif pieces.is_list(each.type):
                 field.label = _P.LABEL_REPEATED
-                self.add_type(field, each.type.value_type, f"{inner}[]")
+                self.add_type(field, each.type.value_type, f"{inner}[]", f"{each.name}_message")
             else:
-                self.add_type(field, each.type, inner)
+                self.add_type(field, each.type, inner, f"{each.name}_message")
                 if field.type != _P.TYPE_MESSAGE:
                     field.proto3_optional = True
                     field.oneof_index = len(self.made.oneof_decl)
@@ -88,9 +88,12 @@ class _Message:
         made = self.made.nested_type.add(name=short)
         return _Message(self.file, made, f"{self.full}.{short}")
 
-    def add_type(self, field: FieldDescriptorProto, kind: pa.DataType, place: str) -> None:
+    def add_type(
+        self, field: FieldDescriptorProto, kind: pa.DataType, place: str, message: str
+    ) -> None:
+        """Give a field its type; a struct is a message of this name in this one."""
         if pa.types.is_struct(kind):
-            inner = self._inside(f"{field.name}_message")
+            inner = self._inside(message)
             field.type, field.type_name = _P.TYPE_MESSAGE, inner.full
             inner.fill(kind, place)
         elif pa.types.is_timestamp(kind) and kind.tz is not None:
@@ -113,4 +116,5 @@ class _Message:
         columns = (("key", kind.key_type, "[key]"), ("value", kind.item_type, "[]"))
         for number, (name, each, at) in enumerate(columns, 1):
             own = entry.made.field.add(name=name, number=number, label=_P.LABEL_OPTIONAL)
-            entry.add_type(own, each, f"{place}{at}")
+            # an entry has no messages in itself
+            self.add_type(own, each, f"{place}{at}", f"{field.name}_message")

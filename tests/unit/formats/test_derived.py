@@ -51,6 +51,22 @@ def test_a_message_of_columns_gives_the_columns_again() -> None:
     ProtobufEncoder(message, COLUMNS)
 
 
+def test_a_map_of_structs_has_their_message_outside_of_its_entries() -> None:
+    """An entry has no messages in itself, which Protobuf forbids, and the columns come back."""
+    inner = pa.struct(
+        [("street", pa.string()), ("by", pa.map_(pa.string(), pa.struct([("n", pa.int32())])))]
+    )
+    kind = pa.struct([("to", pa.map_(pa.string(), inner))])
+    file = file_of_columns(kind, "shop.Order")
+    order = file.message_type[0]
+    assert [each.name for each in order.nested_type] == ["ToEntry", "to_message"]
+    assert [each.name for each in order.nested_type[1].nested_type] == ["ByEntry", "by_message"]
+    assert not order.nested_type[0].nested_type
+    message = message_of([file], "shop.Order")
+    assert MessageReader(message).kind == kind
+    ProtobufEncoder(message, kind)
+
+
 def test_a_json_schema_of_columns_names_their_types() -> None:
     """Each field may be null, and has the name of its type in JSON."""
     kind = pa.struct([("id", pa.int64()), ("tags", pa.list_(pa.string()))])
