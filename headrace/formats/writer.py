@@ -266,10 +266,9 @@ class ValueWriter:
             return avro_of(found.text, found.references)
         if self.format == "json_schema":
             return json_of(found.text)
-        from headrace.formats.protobuf.descriptors import files_of  # noqa: PLC0415 - an extra
-        from headrace.formats.protobuf.writer import schema_of_files  # noqa: PLC0415
+        from headrace.formats.protobuf.writer import schema_registered  # noqa: PLC0415 - an extra
 
-        return schema_of_files(files_of(found), self._chosen.message)
+        return schema_registered(found, self._chosen.message)
 
     # --- its id --------------------------------------------------------------------------------
 

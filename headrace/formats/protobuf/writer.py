@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from google.protobuf import descriptor_pb2
 
+from headrace.formats.errors import ProtobufSchemaError
 from headrace.formats.protobuf.derived import file_of_columns
-from headrace.formats.protobuf.descriptors import message_of
+from headrace.formats.protobuf.descriptors import files_of, message_of
 from headrace.formats.protobuf.encoder import ProtobufEncoder, varint
 from headrace.formats.writer import WriterSchema
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from google.protobuf.descriptor import Descriptor
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+    from headrace.formats.registry import RegisteredSchema
 
 #: Files that each reader has, and no registry: as Confluent's serializers pass them over.
 _KNOWN = ("google/", "confluent/")
@@ -44,6 +47,24 @@ def schema_of_files(files: Sequence[FileDescriptorProto], name: str | None) -> W
         _names(own, by_name),
         tuple(imports.values()),
     )
+
+
+def schema_registered(registered: RegisteredSchema, name: str | None) -> WriterSchema:
+    """Return a message of a schema that the registry has.
+
+    Raises:
+        ProtobufSchemaError: there is none of this name, it is of a file that the schema imports,
+            or the files do not fit together.
+    """
+    files = files_of(registered)
+    message = message_of(files, name)
+    if message.file.name != files[-1].name:
+        raise ProtobufSchemaError(
+            f"message {message.full_name} is of {message.file.name}, which the schema imports, and "
+            "frames would name the schema itself; give the subject or the id of that file's own "
+            "schema"
+        )
+    return schema_of_files(files, name)
 
 
 def schema_of_columns(kind: pa.StructType, name: str) -> WriterSchema:

@@ -23,7 +23,7 @@ from headrace.formats.protobuf.descriptors import message_of
 from headrace.formats.registry import WAITS
 from headrace.formats.writer import ValueWriter
 from headrace.testing.registry import RegistryServer
-from tests.unit.formats.protobuf.messages import file, message, orders
+from tests.unit.formats.protobuf.messages import file, message, orders, register
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -270,6 +270,23 @@ def test_a_text_that_is_no_schema_ends_the_start(
     """The error says what it is not."""
     with pytest.raises((ConfigError, StartError), match=said):
         writer(server, format_, text=text).open("orders")
+
+
+def test_a_message_of_an_imported_file_is_no_message_of_a_registered_schema(
+    server: RegistryServer,
+) -> None:
+    """Its frames would lead to another message of the schema, so the start refuses it."""
+    address, own = orders()
+    register(server, address, "address.proto")
+    text = b64encode(own.SerializeToString()).decode()
+    references = [{"name": "address.proto", "subject": "address.proto", "version": 1}]
+    server.register("orders", text, schemaType="PROTOBUF", references=references)
+    writer(server, "protobuf", subject="orders", message="shop.Order").open("orders")
+    made = writer(server, "protobuf", subject="orders", message="shop.Address")
+    with pytest.raises(
+        ConfigError, match=r"shop\.Address is of address\.proto, which the schema imports"
+    ):
+        made.open("orders")
 
 
 def test_a_schema_of_another_format_is_none_to_write_by(server: RegistryServer) -> None:
