@@ -13,7 +13,7 @@ from headrace.config.errors import FieldConflict
 from headrace.config.models.base import OnlyWith, Restarts
 from headrace.config.models.channel import KafkaOffsetsConfig
 from headrace.config.models.registry import WriterSchemaConfig
-from headrace.config.models.sink import OUTPUTS, SinkConfig
+from headrace.config.models.sink import OUTPUTS, SinkConfig, single_sinks
 from headrace.config.types.scalars import (
     Count,
     Flag,
@@ -136,6 +136,22 @@ class KafkaSinkConfig(SinkConfig):
             "where readers must not see them twice"
         )
 
+    def _conflicts_to_all(self, channel: ChannelConfig, at: Steps) -> Iterator[FieldConflict]:
+        """Yield what else writes to the topic, and not to each partition."""
+        others = [
+            ".".join(map(str, steps))
+            for steps, each in single_sinks(channel.sink).items()
+            if isinstance(each, KafkaSinkConfig) and each.topic == self.topic and not each.to_all
+        ]
+        if channel.rejects.topic == self.topic:
+            others.append("rejects")
+        if others:
+            yield FieldConflict(
+                (*at, "to_all"),
+                f"is true, and {' and '.join(others)} would write to {self.topic} as well, each "
+                "record to one partition; name another topic",
+            )
+
     def conflicts_in(self, channel: ChannelConfig, at: Steps) -> Iterator[FieldConflict]:
         if self.to_all and channel.processor.type != "keyed":
             yield FieldConflict(
@@ -143,6 +159,8 @@ class KafkaSinkConfig(SinkConfig):
                 f"goes with the processor keyed, and this is {channel.processor.type}; leave it "
                 "out",
             )
+        elif self.to_all and self.topic is not None:
+            yield from self._conflicts_to_all(channel, at)
         if self.encode != "none" and channel.processor.fitting_sinks is not None:
             yield FieldConflict(
                 (*at, "encode"),

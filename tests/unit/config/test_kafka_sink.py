@@ -44,6 +44,32 @@ def test_each_partition_gets_a_record_with_the_keyed_processor_only(tmp_path: Pa
     assert "goes with the processor keyed, and this is spark; leave it out" in said
 
 
+@pytest.mark.parametrize(
+    ("sinks", "rejects", "said"),
+    [
+        (
+            "{a: {type: kafka, topic: out, to_all: true}, b: {type: kafka, topic: out}}",
+            "{}",
+            "is true, and sink.outputs.b would write to out as well",
+        ),
+        (
+            "{a: {type: kafka, topic: out, to_all: true}}",
+            "{failing: dead_letter, topic: out}",
+            "is true, and rejects would write to out as well",
+        ),
+    ],
+)
+def test_a_topic_has_each_record_in_each_partition_or_none(
+    tmp_path: Path, sinks: str, rejects: str, said: str
+) -> None:
+    """Another output to the topic, or rejects, would be copied with it."""
+    text = (
+        "channels: {c: {topics: t, group: g, processor: {type: keyed, reducer: 'a:b'}, "
+        f"rejects: {rejects}, sink: {{type: several, outputs: {sinks}}}}}}}\n"
+    )
+    assert said in "".join(refused(tmp_path, text))
+
+
 def test_a_member_has_one_transactional_producer(tmp_path: Path) -> None:
     """The sink's offsets win at a start, so that fencing the group's has no use."""
     text = CHANNELS.replace(
