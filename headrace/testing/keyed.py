@@ -16,7 +16,7 @@ from headrace.extensions.keyed.codecs import DECODERS, key_bytes, to_json
 from headrace.extensions.keyed.fold import fold_of
 from headrace.extensions.keyed.function import KeyedFunction
 from headrace.extensions.keyed.row import KeyRow, PartitionKey
-from headrace.extensions.keyed.rows import RowSettings
+from headrace.extensions.keyed.rows import RowSettings, extension_of
 from headrace.extensions.keyed.settings import FoldSettings
 from headrace.extensions.keyed.sink import StagedState, staged_state
 from headrace.extensions.keyed.state import LayeredState
@@ -206,7 +206,7 @@ class KeyedTest:
     def reconfigure(self, settings: FoldSettings) -> None:
         """Apply other settings to the present state, as a channel does at a reload."""
         self.settings = settings
-        extend = getattr(self.reducer, "extend", None)
+        extend = extension_of(self.reducer)
         rows = RowSettings(self.key, None, settings.unreadable, extend=extend)
         fold = fold_of(self.reducer, settings)
         self._function = KeyedFunction(fold, rows, self._state, self._clock)

@@ -54,7 +54,7 @@ class PartReducer:
         self.internal = {n for n, e in plan.streams.items() if e.wired is Wired.INTERNAL}
         bounds = self._bounds()
         #: What adds events to those that come in, None where there are none to add.
-        self.extend = (
+        self.headrace_extend = (
             AddedEvents(part.topics_everywhere, bounds) if bounds or part.everywhere else None
         )
         written = plan.written_by(part)

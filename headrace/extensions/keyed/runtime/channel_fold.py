@@ -10,7 +10,7 @@ from headrace.core.imports import load_callable
 from headrace.extensions.keyed.fold import fold_of
 from headrace.extensions.keyed.function import KeyedFunction
 from headrace.extensions.keyed.names import changelog_name
-from headrace.extensions.keyed.rows import RowSettings, time_of_field
+from headrace.extensions.keyed.rows import RowSettings, extension_of, time_of_field
 from headrace.extensions.keyed.section import KeyedProcessorConfig
 from headrace.extensions.keyed.settings import FoldSettings
 from headrace.extensions.keyed.sink import SinkTopics
@@ -110,7 +110,7 @@ class ChannelFold:
             settings.unreadable,
             self._letters,
             watched,
-            getattr(self._reducer, "extend", None),
+            extension_of(self._reducer),
         )
         return fold_of(self._reducer, settings, self._watches.of_fold), rows
 
