@@ -12,7 +12,7 @@ class Counter:
     def __call__(self, _key: Any, state: Any, facts: Any, _now: int) -> Any:
         """Return how many facts there were."""
         count = (state or 0) + len(facts)
-        return count, [Output("out", count)], []
+        return count, [Output(count)], {}
 
     def extend(self, *given: Any) -> Any:
         """Fail, as it is not to be called."""
