@@ -91,7 +91,7 @@ class _Message:
     def add_type(
         self, field: FieldDescriptorProto, kind: pa.DataType, place: str, message: str
     ) -> None:
-        """Give a field its type; a struct is a message of this name in this one."""
+        """Set the type of a field; a struct is a message of this name in this one."""
         if pa.types.is_struct(kind):
             inner = self._inside(message)
             field.type, field.type_name = _P.TYPE_MESSAGE, inner.full

@@ -106,7 +106,7 @@ def test_moments_of_any_zone_are_in_utc(zone: str, unit: str) -> None:
     ],
 )
 def test_times_that_no_text_has_are_misfits(values: pa.Array) -> None:
-    """What is of no year from 1 to 9999, or of no day, is counted."""
+    """A time of no year from 1 to 9999, or of no day, is counted."""
     rows = pa.StructArray.from_arrays([values], names=["t"])
     _, misfits = encoded({}, rows)
     assert misfits == ["field t is no time from year 1 to 9999 in 1 values"]

@@ -275,7 +275,7 @@ def test_a_text_that_is_no_schema_ends_the_start(
 def test_a_message_of_an_imported_file_is_no_message_of_a_registered_schema(
     server: RegistryServer,
 ) -> None:
-    """Its frames would lead to another message of the schema, so the start refuses it."""
+    """The start refuses it, as its frames would lead to another message of the schema."""
     address, own = orders()
     register(server, address, "address.proto")
     text = b64encode(own.SerializeToString()).decode()
