@@ -176,8 +176,17 @@ class LocalExecutor(BaseExecutor):
 
     @override
     def _select(self, selection: Selection, timeout: float) -> list[str]:
+        deadline = Deadline.after(timeout)
         with self._changed:
             self._require_open()
+            # one that was started before the call is of the selection, too
+            while any(message["type"] == START for _, message in self._inbox):
+                if deadline.expired:
+                    raise NoOutcomeError(
+                        f"not all instances were begun after {timeout:.3g} s; ask again"
+                    )
+                self._changed.wait(deadline.at_most(_LOOK))
+                self._require_open()
             states = {
                 name: each.state for name, each in self._instances.items() if each.state is not None
             }

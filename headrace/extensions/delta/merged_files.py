@@ -181,7 +181,7 @@ class TableMerge:
 
     @staticmethod
     def follow_files(table: KeptTable) -> None:
-        """Have the table know its files, for which it may be opened again, at a later version.
+        """Read the files of a table, for which it may be opened again, at a later version.
 
         Before its offsets are checked, because what is computed before that version is in vain.
         """
