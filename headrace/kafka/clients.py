@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException
+from pydantic import ValidationError
 
 from headrace.config.errors import MASK, subject
+from headrace.config.models.kafka import KafkaConfig
 from headrace.config.types.secrets import is_secret
 from headrace.core.errors import ConfigError
 from headrace.kafka.token_file import TOKEN_CALLBACK, TokenFile
 from headrace.telemetry.logs import Repeats
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
-    from headrace.config import KafkaConfig
     from headrace.core.clock import Deadline
 
 
@@ -162,6 +163,26 @@ def client_properties(config: KafkaConfig) -> dict[str, Any]:
     properties |= _tls(config) | _sasl(config) | _oauth(config)
     properties["bootstrap.servers"] = ",".join(config.bootstrap_servers)
     return properties
+
+
+def properties_of(
+    brokers: str | Sequence[str], properties: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Return the properties of librdkafka for brokers, with those of a user.
+
+    Raises:
+        ConfigError: an address or a property cannot be used.
+    """
+    try:
+        config = KafkaConfig.model_validate(
+            {"bootstrap_servers": brokers, "properties": dict(properties or {})}
+        )
+    except ValidationError as error:
+        (first, *_) = error.errors()
+        raise ConfigError([f"{'.'.join(map(str, first['loc']))}: {first['msg']}"]) from None
+    if found := [f"{name}: {sentence}" for name, sentence in refusals(config)]:
+        raise ConfigError(found)
+    return client_properties(config)
 
 
 def open_consumer(properties: Mapping[str, Any]) -> Consumer:

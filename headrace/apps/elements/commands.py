@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 import yaml
-from pydantic import ValidationError
 
 from headrace import daemon
 from headrace.apps.elements.adapter import SEND_TIMEOUT, AdapterApp
 from headrace.apps.elements.daemon_config import AppNode, dead_letters, own_topics
 from headrace.apps.elements.part_reducer import load_app
 from headrace.apps.elements.plan import Wired, describe_finder
-from headrace.config.models.kafka import KafkaConfig
 from headrace.config.show import escaped
 from headrace.core.clock import Deadline
 from headrace.core.errors import ConfigError, HeadraceError, ImportPathError, StartError
@@ -92,7 +90,7 @@ def run(
         if print_only:
             typer.echo(text, nl=False)
             return 0
-        open_topics(client_of(chosen.brokers, chosen.properties), chosen.plan, create)
+        open_topics(clients.properties_of(chosen.brokers, chosen.properties), chosen.plan, create)
         file = chosen.folder / "elements.yaml"
         file.parent.mkdir(parents=True, exist_ok=True)
         write_whole(file, text)
@@ -127,7 +125,7 @@ def adapt(
         raise ConfigError([
             f"adapter {type(adapter).__name__} is no channel, so there is no configuration to print"
         ])  # fmt: skip
-    client = client_of(brokers, properties)
+    client = clients.properties_of(brokers, properties)
     _open_remote(client, stream.topic, create)
     typer.echo(_adapter_text(adapter), err=True)
     producer = _WholeFlush(TopicProducer({**client, **PARTITIONER}, stream.topic))
@@ -223,24 +221,6 @@ def show(app: str, name: str | None, *, mermaid: bool, as_json: bool) -> int:
     else:
         typer.echo("\n".join(plan.lines()))
     return 0
-
-
-def client_of(brokers: str, properties: Mapping[str, str]) -> Mapping[str, Any]:
-    """Return the properties of librdkafka for brokers, with those of a user.
-
-    Raises:
-        ConfigError: an address or a property cannot be used.
-    """
-    given = {"bootstrap_servers": brokers, "properties": dict(properties)}
-    try:
-        config = KafkaConfig.model_validate(given)
-    except ValidationError as error:
-        (first, *_) = error.errors()
-        raise ConfigError([f"{'.'.join(map(str, first['loc']))}: {first['msg']}"]) from None
-    refused = [f"{name}: {sentence}" for name, sentence in clients.refusals(config)]
-    if refused:
-        raise ConfigError(refused)
-    return clients.client_properties(config)
 
 
 def open_topics(client: Mapping[str, Any], plan: AppPlan, create: int | None) -> None:

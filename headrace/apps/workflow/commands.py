@@ -31,7 +31,6 @@ from headrace.apps.workflow.selection import Selection
 from headrace.apps.workflow.term_tree import drawn
 from headrace.apps.workflow.topics import (
     Topics,
-    client_of,
     create_topics,
 )
 from headrace.config.models.root import LoggingConfig
@@ -39,6 +38,7 @@ from headrace.config.show import escaped
 from headrace.core.errors import ConfigError, HeadraceError, ImportPathError
 from headrace.core.files import write_whole
 from headrace.core.processes import default_state_dir, who
+from headrace.kafka.clients import properties_of
 from headrace.ops.console import Column, duration, numeric, print_table
 from headrace.telemetry.logs import configure_logging
 
@@ -68,7 +68,7 @@ class Place:
             ConfigError: an address or a property cannot be used.
         """
         configure_logging(LoggingConfig(level="warning"))
-        found: dict[str, Any] = client_of(self.brokers, self.properties)
+        found: dict[str, Any] = properties_of(self.brokers, self.properties)
         return found
 
 
@@ -97,7 +97,7 @@ def run(node: WorkflowNode, *, create: int | None, print_only: bool) -> int:
     sys.path[:0] = node.python_path
     try:
         load_workflows(node.workflows).check()
-        client = client_of(node.brokers, node.properties)
+        client = properties_of(node.brokers, node.properties)
         if create is not None:
             made = create_topics(
                 client,

@@ -20,12 +20,12 @@ from headrace.apps.workflow.topics import (
     FETCH_TIMEOUT,
     TopicReader,
     Topics,
-    client_of,
     document_of,
 )
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import HeadraceError
 from headrace.core.user_text import describe_error
+from headrace.kafka.clients import properties_of
 from headrace.kafka.errors import ProduceError
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class ResultsListener:
         self._handler = handler
         self._ended = ended
         self._reader = TopicReader(
-            client_of(brokers, properties), topic, from_beginning=from_beginning
+            properties_of(brokers, properties), topic, from_beginning=from_beginning
         )
         self._stopping = threading.Event()
         self._error: BaseException | None = None
@@ -147,7 +147,7 @@ class Executor(BaseExecutor):
         super().__init__(workflows)
         self._keep = round(keep * 1000)
         self._topics = topics or Topics()
-        self._client = client_of(brokers, properties)
+        self._client = properties_of(brokers, properties)
         self._changed = threading.Condition()
         # those that were started last and that were not asked for, the oldest first
         self._started: OrderedDict[str, _Started] = OrderedDict()

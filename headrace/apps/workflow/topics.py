@@ -9,11 +9,9 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from pydantic import ValidationError
 
-from headrace.config.models.kafka import KafkaConfig
 from headrace.core.clock import Deadline
-from headrace.core.errors import ConfigError, StartError
+from headrace.core.errors import StartError
 from headrace.core.records import TopicPartition, offset_of
 from headrace.extensions.keyed.codecs import partition_of
 from headrace.kafka import KafkaRecordSource, KafkaTopicCatalog, clients
@@ -21,7 +19,7 @@ from headrace.kafka.catalog import NewTopic
 from headrace.kafka.errors import KafkaAccessError, KafkaUnavailableError, UnknownTopicError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping
     from typing import Self
 
     from headrace.core.records import Record
@@ -82,24 +80,6 @@ class Topics:
     def dead_letters(self) -> str:
         """Return what was produced to ``events`` and is none."""
         return f"{self.name}.dead"
-
-
-def client_of(brokers: str | Sequence[str], properties: Mapping[str, str] | None = None) -> Any:
-    """Return the properties of librdkafka for brokers, with those of a user.
-
-    Raises:
-        ConfigError: an address or a property cannot be used.
-    """
-    try:
-        given = {"bootstrap_servers": brokers, "properties": dict(properties or {})}
-        config = KafkaConfig.model_validate(given)
-    except ValidationError as error:
-        (first, *_) = error.errors()
-        raise ConfigError([f"{'.'.join(map(str, first['loc']))}: {first['msg']}"]) from None
-    refused = [f"{name}: {sentence}" for name, sentence in clients.refusals(config)]
-    if refused:
-        raise ConfigError(refused)
-    return clients.client_properties(config)
 
 
 def create_topics(

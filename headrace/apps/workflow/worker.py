@@ -20,11 +20,12 @@ from headrace.apps.workflow.messages import (
     CANCEL,
     Assignment,
 )
-from headrace.apps.workflow.topics import ANSWER_TIMEOUT, PARTITIONER, client_of
+from headrace.apps.workflow.topics import ANSWER_TIMEOUT, PARTITIONER
 from headrace.core.clock import Deadline
 from headrace.core.errors import ChannelFailedError
 from headrace.core.records import offset_of
 from headrace.core.user_text import describe_error
+from headrace.kafka.clients import properties_of
 from headrace.kafka.topic_producer import TopicProducer
 from headrace.processors.contract import BatchProcessor, BatchResponse, ChannelContext
 from headrace.telemetry.metrics import PoolSnapshot
@@ -99,7 +100,7 @@ def AtomicProcessExecutor(  # noqa: N802 - a factory, named as a configuration n
         raise ValueError(f"threads is {threads!r}; it has to be a whole number from 1 on")
     found = load_workflows(workflows)
     found.check()
-    client = client_of(brokers, properties)
+    client = properties_of(brokers, properties)
     return AssignmentProcessor(found, lambda: AnswerProducer(client, topic), threads)
 
 

@@ -22,10 +22,11 @@ from headrace.apps.workflow.daemon_config import NodeRole, WorkflowNode
 from headrace.apps.workflow.errors import NoOutcomeError, WorkflowFailedError
 from headrace.apps.workflow.executor import Executor, ResultsListener
 from headrace.apps.workflow.selection import Selection
-from headrace.apps.workflow.topics import Topics, client_of, create_topics
+from headrace.apps.workflow.topics import Topics, create_topics
 from headrace.core.clock import Deadline
 from headrace.core.imports import load_object
 from headrace.devstack.wait import wait_for
+from headrace.kafka.clients import properties_of
 from tests.integration.apps import executor_killed
 from tests.integration.daemon.conftest import broker, site
 from tests.integration.daemon.rig import wait_at_work
@@ -207,7 +208,7 @@ class Plant:
                 "CREATE TABLE effects (instance TEXT, process TEXT, times INTEGER,"
                 " PRIMARY KEY (instance, process));"
             )
-        create_topics(client_of(self.brokers), self.topics, partitions=2, assignments=4)
+        create_topics(properties_of(self.brokers), self.topics, partitions=2, assignments=4)
 
     def node(self, name: str, role: NodeRole, engine: str = "arrow") -> Daemon:
         """Return a node, not started."""
@@ -640,7 +641,9 @@ def killed(first: int, step: int, servers: str, folder: Path) -> subprocess.Pope
 def test_topics_are_created_once(plant: Plant, tmp_path: Path) -> None:
     """Asking again leaves them as they are."""
     assert tmp_path.exists()
-    assert create_topics(client_of(plant.brokers), plant.topics, partitions=9, assignments=9) == []
+    assert (
+        create_topics(properties_of(plant.brokers), plant.topics, partitions=9, assignments=9) == []
+    )
 
 
 @pytest.mark.slow

@@ -14,9 +14,10 @@ import yaml
 
 from headrace.apps.workflow.daemon_config import WorkflowNode
 from headrace.apps.workflow.messages import start_message
-from headrace.apps.workflow.topics import Topics, client_of, create_topics
+from headrace.apps.workflow.topics import Topics, create_topics
 from headrace.core.records import TopicPartition
 from headrace.extensions.keyed.codecs import to_json
+from headrace.kafka.clients import properties_of
 from headrace.telemetry.metrics import Metrics
 from headrace.testing.records import FakeRecord
 from tests.integration.daemon.prometheus import DEPLOY, Prometheus, prometheus, tool
@@ -102,7 +103,7 @@ def instances(site: Site) -> dict[str, Any]:
     """Return the channels of workflows, with an instance whose call is not answered."""
     (site.directory / "waiting.py").write_text(_FLOWS, encoding="utf-8")
     topics, brokers = Topics(f"{site.group}.flow"), site.broker.address
-    create_topics(client_of(brokers), topics, partitions=1, assignments=1)
+    create_topics(properties_of(brokers), topics, partitions=1, assignments=1)
     message = to_json(start_message("i", "waiting@1", {}))
     record = FakeRecord(key_=b"i", value_=message, timestamp_=round(time.time() * 1000))
     site.broker.produce(TopicPartition(topics.events, 0), record)

@@ -681,7 +681,7 @@ def _twice(app: App) -> None:
 def test_what_does_not_fit_is_refused_with_its_name_and_the_next_step(
     wire: Callable[[App], Any], words: str
 ) -> None:
-    """Whether it shows in a call, or when all is known."""
+    """The error names it, in a call or when all is known."""
     with pytest.raises(ConfigError, match=words):
         wired(wire).plan()
 
