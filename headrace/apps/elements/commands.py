@@ -226,7 +226,7 @@ def show(app: str, name: str | None, *, mermaid: bool, as_json: bool) -> int:
 def open_topics(client: Mapping[str, Any], plan: AppPlan, create: int | None) -> None:
     """Create the topics that are missing, with ``create`` partitions; None: name them. Blocks.
 
-    Topics between elements have as many as inputs have that are read beside them.
+    Topics between elements have as many as inputs have that are read with them.
 
     Raises:
         KafkaUnavailableError: the brokers do not answer.

@@ -229,7 +229,7 @@ class LocalExecutor(BaseExecutor):
             elif self._due and self._due[0][0] <= now:
                 due, instance, name = heapq.heappop(self._due)
                 known = self._instances.get(instance)
-                # a timer that was set anew, or that is not set any more, is not this one
+                # a timer that was set again, or that is not set any more, is not this one
                 if known is not None and name in known.timers and known.timers[name].due == due:
                     facts = instance, Fired(name, due)
             else:

@@ -290,7 +290,7 @@ class DeltaSink(Sink[StagedFiles]):
     ) -> None:
         """Commit as :meth:`_commit`, with files that have the merged rows.
 
-        They are written anew where another writer changed the files that they were made of.
+        They are written again where another writer changed the files that they were made of.
         """
         files = StagedFiles(f"merge-{uuid.uuid4().hex[:8]}")
         rows: pa.Table | None = None

@@ -122,7 +122,7 @@ def test_an_event_for_every_instance_is_heard_in_each_partition(
 def test_an_application_goes_on_after_a_kill_with_each_event_once(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The alarms within one task, and the sums behind a change of key, are those of all orders."""
+    """The alarms within one task, and the sums after a change of key, are those of all orders."""
     orders: list[dict[str, Any]] = [
         {"customer": customer, "good": f"good-{number % 3}", "price": PRICE}
         for number in range(ORDERS)
