@@ -84,7 +84,7 @@ def test_merged_micro_batches_are_one_count_of_all_events(
 
 
 def test_the_history_has_a_merge_that_adds_no_rows(tmp_path: Path) -> None:
-    """The entry removes what it rewrites, and the reader of the log does not count those rows again."""
+    """The entry removes what it rewrites, and the log's reader does not count those rows again."""
     sink = merging(tmp_path)
     store(sink, 0, id=[1, 2], n=[1, 1])
     store(sink, 1, id=[2, 3], n=[1, 1])
